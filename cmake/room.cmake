@@ -1,0 +1,62 @@
+# ingot_room(NAME DEPS rooms... LIBS libraries...)
+#
+# Makes library `ingot_NAME` of src/NAME/**.cc (tests apart) and a test program for src/NAME/**_test.cc.
+# Includes are written "room/file.h". Each room gets an include root of its own that holds one link, NAME -> src/NAME;
+# a target searches only its own root and those of its DEPS, so an include that breaks the dependency order does not compile.
+set(INGOT_ROOTS ${CMAKE_BINARY_DIR}/roots)
+
+function(ingot_room_root name)
+  file(MAKE_DIRECTORY ${INGOT_ROOTS}/${name})
+  if(NOT EXISTS ${INGOT_ROOTS}/${name}/${name})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/src/${name} ${INGOT_ROOTS}/${name}/${name} SYMBOLIC)
+  endif()
+endfunction()
+
+function(ingot_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPS;LIBS;TEST_DEPS;TEST_LABELS" ${ARGN})
+  ingot_room_root(${name})
+  set(dir ${CMAKE_SOURCE_DIR}/src/${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${dir}/*.h)
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_bench|/main)\\.cc$")
+  list(TRANSFORM ROOM_DEPS PREPEND "ingot_" OUTPUT_VARIABLE deps)
+  if(sources)
+    add_library(ingot_${name} STATIC ${sources})
+    target_include_directories(ingot_${name} PUBLIC ${INGOT_ROOTS}/${name})
+    target_link_libraries(ingot_${name} PUBLIC ${deps} ${ROOM_LIBS})
+  else()
+    add_library(ingot_${name} INTERFACE)
+    target_include_directories(ingot_${name} INTERFACE ${INGOT_ROOTS}/${name})
+    target_link_libraries(ingot_${name} INTERFACE ${deps} ${ROOM_LIBS})
+  endif()
+
+  # Every header compiles alone: one generated file a header, under the room's own include rules.
+  set(alone)
+  foreach(header ${headers})
+    file(RELATIVE_PATH rel ${CMAKE_SOURCE_DIR}/src ${header})
+    string(REPLACE "/" "_" flat ${rel})
+    set(file ${CMAKE_BINARY_DIR}/headers/${flat}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${rel}\"\n#include \"${rel}\"\n" @ONLY)
+    list(APPEND alone ${file})
+  endforeach()
+  if(alone)
+    add_library(ingot_${name}_headers OBJECT EXCLUDE_FROM_ALL ${alone})
+    target_link_libraries(ingot_${name}_headers PRIVATE ingot_${name})
+    target_compile_options(ingot_${name}_headers PRIVATE -O0 -fsyntax-only)
+    set_property(GLOBAL APPEND PROPERTY INGOT_HEADER_TARGETS ingot_${name}_headers)
+  endif()
+
+  if(tests)
+    add_executable(${name}_test ${tests})
+    # tests/support is the one folder outside src that tests may include, as "support/file.h".
+    target_include_directories(${name}_test PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    list(TRANSFORM ROOM_TEST_DEPS PREPEND "ingot_" OUTPUT_VARIABLE test_deps)
+    target_link_libraries(${name}_test PRIVATE ingot_${name} ${test_deps} GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE
+      INGOT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" INGOT_SHARED_DIR="${CMAKE_SOURCE_DIR}/../shared")
+    add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS "unit;${ROOM_TEST_LABELS}" TIMEOUT 900)
+  endif()
+endfunction()

@@ -1,0 +1,111 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "base/file_map.h"
+#include "base/json.h"
+#include "base/queue.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+
+namespace ingot {
+namespace {
+
+TEST(ThreadPool, every_index_is_visited_once_over_many_short_loops) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 3000; ++round) {
+      const int64_t count = round % 37;
+      std::vector<int> hits(static_cast<size_t>(count), 0);
+      pool.parallel_for(count, 1 + round % 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      for (int h : hits) ASSERT_EQ(h, 1) << "threads " << threads << " round " << round;
+    }
+  }
+}
+
+TEST(ThreadPool, wakes_workers_that_went_to_sleep) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic<int64_t> sum{0};
+    pool.parallel_for(1000, 7, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sum.fetch_add(i, std::memory_order_relaxed);
+    });
+    EXPECT_EQ(sum.load(), 999 * 1000 / 2);
+  }
+}
+
+TEST(Json, hostile_nesting_is_refused_without_a_crash) {
+  const std::string deep(1'000'000, '[');
+  auto result = parse_json(deep, "request body");
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("nested deeper than 128"), std::string::npos) << result.error().message;
+}
+
+TEST(Json, errors_say_where) {
+  auto result = parse_json("{\"a\": 1,}", "config.json");
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("config.json"), std::string::npos);
+  EXPECT_NE(result.error().message.find("column 9"), std::string::npos) << result.error().message;
+  EXPECT_FALSE(parse_json("{} {}", "x"));
+  EXPECT_FALSE(parse_json("\"\xff\"", "x"));
+  EXPECT_FALSE(parse_json("", "x"));
+}
+
+TEST(Json, duplicate_keys_are_refused_where_asked) {
+  EXPECT_TRUE(parse_json(R"({"a":1,"a":2})", "x"));
+  auto result = parse_json(R"({"a":{"b":1},"c":{"b":1,"b":2}})", "x", {.reject_duplicate_keys = true});
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("duplicate key \"b\""), std::string::npos);
+  EXPECT_TRUE(parse_json(R"([{"b":1},{"b":1}])", "x", {.reject_duplicate_keys = true}));
+}
+
+TEST(Json, key_order_is_kept) { EXPECT_EQ(parse_json(R"({"z":1,"a":2})", "x")->dump(), R"({"z":1,"a":2})"); }
+
+TEST(FileMap, missing_file_and_directory_are_named) {
+  auto missing = FileMap::open("/nonexistent/file");
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("/nonexistent/file"), std::string::npos);
+  EXPECT_FALSE(FileMap::open("/tmp"));
+}
+
+TEST(FileMap, maps_bytes_and_survives_a_move) {
+  const auto path = std::filesystem::temp_directory_path() / "ingot_file_map_test";
+  std::ofstream(path) << "hello";
+  auto map = FileMap::open(path);
+  ASSERT_TRUE(map);
+  FileMap moved = std::move(*map);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(moved.bytes().data()), moved.size()), "hello");
+  EXPECT_EQ(*read_file(path, 5), "hello");
+  EXPECT_FALSE(read_file(path, 4));
+  std::filesystem::remove(path);
+}
+
+TEST(BoundedQueue, refuses_when_full_or_closed) {
+  BoundedQueue<int> queue(2);
+  int value = 7;
+  EXPECT_TRUE(queue.try_push(value));
+  EXPECT_TRUE(queue.try_push(value));
+  EXPECT_FALSE(queue.try_push(value));
+  EXPECT_EQ(queue.drain().size(), 2u);
+  queue.close();
+  EXPECT_FALSE(queue.try_push(value));
+  EXPECT_FALSE(queue.wait_pop(std::chrono::milliseconds(1)));
+}
+
+TEST(Rng, a_draw_depends_on_seed_and_counter_alone) {
+  EXPECT_EQ(random_bits(1, 5), random_bits(1, 5));
+  EXPECT_NE(random_bits(1, 5), random_bits(1, 6));
+  EXPECT_NE(random_bits(1, 5), random_bits(2, 5));
+  double sum = 0;
+  for (int i = 0; i < 100000; ++i) sum += random_uniform(42, static_cast<uint64_t>(i));
+  EXPECT_NEAR(sum / 100000, 0.5, 0.005);
+}
+
+}  // namespace
+}  // namespace ingot

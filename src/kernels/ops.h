@@ -1,0 +1,30 @@
+// One host function an operation: checks shapes, picks the form for this machine, runs it on the stream. The CPU forms are the
+// kernels themselves (gpu/cpu.h) except where native/cpu has a faster one that agrees with them.
+#pragma once
+
+#include "gpu/stream.h"
+#include "kernels/params.h"
+
+namespace ingot::kernels {
+
+void embed(gpu::Stream& stream, const EmbedParams& p);
+void rms_norm(gpu::Stream& stream, const RmsNormParams& p);
+void layer_norm(gpu::Stream& stream, const LayerNormParams& p);
+void rope_table(gpu::Stream& stream, const RopeTableParams& p);
+void rope(gpu::Stream& stream, const RopeParams& p);
+void matmul(gpu::Stream& stream, const MatmulParams& p);
+void matmul_transposed(gpu::Stream& stream, const MatmulTransposedParams& p);
+void swiglu(gpu::Stream& stream, const SwiGluParams& p);
+void latent_store(gpu::Stream& stream, const LatentStoreParams& p);
+void latent_gather(gpu::Stream& stream, const LatentGatherParams& p);
+void index_key_store(gpu::Stream& stream, const IndexKeyStoreParams& p);
+void index_scores(gpu::Stream& stream, const IndexScoresParams& p);
+void top_k(gpu::Stream& stream, const TopKParams& p);
+void sparse_mla(gpu::Stream& stream, const SparseMlaParams& p);
+void expanded_mla(gpu::Stream& stream, const ExpandedMlaParams& p);
+void router(gpu::Stream& stream, const RouterParams& p);
+void permute(gpu::Stream& stream, const PermuteParams& p);
+void grouped_matmul(gpu::Stream& stream, const GroupedMatmulParams& p);
+void combine(gpu::Stream& stream, const CombineParams& p);
+
+}  // namespace ingot::kernels

@@ -1,0 +1,84 @@
+// GLM-5-class forward pass. Owns the bound weights (views into the mapped checkpoint) and the scratch memory of a step.
+// Called by exec on one thread. The MTP layer is bound too (when present) and run by the speculation of a later issue.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/stream.h"
+#include "spec/model_config.h"
+#include "tensor/dtype.h"
+
+namespace ingot::model {
+
+// The paged cache of one replica: per layer the latents, per full layer the index keys, over one page numbering.
+class KvCache {
+ public:
+  struct Options {
+    tensor::DType dtype = tensor::DType::bf16;  // f32, bf16 or f8_e4m3 (576-byte form, scale 1.0)
+    int64_t num_pages = 0;
+    int64_t page_size = 64;  // tokens a page
+  };
+  // Errors: an unsupported dtype, or memory that cannot be had, naming the bytes.
+  static Result<KvCache> create(const spec::ModelConfig& config, const Options& options);
+
+  // Bytes one token takes over all layers, index keys included.
+  static int64_t bytes_per_token(const spec::ModelConfig& config, tensor::DType dtype);
+  static tensor::DType index_dtype(tensor::DType dtype);  // f32 for f32, else bf16
+
+  const Options& options() const { return options_; }
+  void* latents(int64_t layer);     // (num_pages * page_size, latent_dim)
+  void* index_keys(int64_t layer);  // (num_pages * page_size, index_head_dim); null for shared layers
+
+ private:
+  Options options_;
+  std::vector<std::shared_ptr<void>> latents_;
+  std::vector<std::shared_ptr<void>> index_keys_;
+};
+
+// One step's rows, flat over sequences. All ids and slots were checked by the scheduler.
+struct ForwardBatch {
+  std::span<const int32_t> token_ids;     // (T)
+  std::span<const int32_t> positions;     // (T)
+  std::span<const int32_t> slots;         // (T): page * page_size + offset, where the token's key goes
+  std::span<const int32_t> seq_of_token;  // (T): row of page_table
+  std::span<const int32_t> page_table;    // (num_seqs, max_pages)
+  int64_t max_pages = 0;
+  std::span<const int32_t> logit_rows;  // rows of the batch whose logits are wanted, any number
+};
+
+enum class MlaForm : uint8_t { absorbed, expanded };
+
+struct GlmOptions {
+  MlaForm mla_form = MlaForm::absorbed;  // equal in exact arithmetic
+  float qkv_norm_eps = 0;                // 0: config's rms_norm_eps; transformers uses 1e-6 (golden tests only)
+};
+
+// Called after each decoder layer when set: layer index and the residual stream (T, hidden). Tests only.
+struct ForwardProbe {
+  virtual ~ForwardProbe() = default;
+  virtual void after_layer(int64_t layer, std::span<const float> hidden) = 0;
+  // The positions chosen for each row (T, index_topk), -1 padded; only when some row has more than index_topk positions.
+  virtual void after_index(int64_t layer, std::span<const int32_t> indices) = 0;
+};
+
+class Glm {
+ public:
+  // Maps the checkpoint, binds every parameter by meaning and checks format and shape.
+  // Errors name the tensor, what was expected and what was found; all missing tensors are listed.
+  static Result<std::unique_ptr<Glm>> load(const std::filesystem::path& model_dir, const GlmOptions& options = {});
+  virtual ~Glm() = default;
+
+  virtual const spec::ModelConfig& config() const = 0;
+
+  // Runs the main layers over the batch, writes the cache, and fills logits (logit_rows.size(), vocab_size) in f32.
+  // An empty batch is a no-op. A row's result does not depend on the other rows of the batch, to the bit.
+  virtual void forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, std::span<float> logits,
+                       ForwardProbe* probe = nullptr) = 0;
+};
+
+}  // namespace ingot::model

@@ -1,0 +1,68 @@
+// What a client asked for, typed and validated: immutable from here on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ingot::sched {
+
+using RequestId = uint64_t;
+
+struct SamplingParams {
+  float temperature = 1.0f;             // 0, or less than 1e-5: greedy
+  float top_p = 1.0f;                   // (0, 1]
+  int32_t top_k = 0;                    // 0: off
+  float min_p = 0.0f;                   // [0, 1]
+  uint64_t seed = 0;                    // always set: the desk draws one when the client gave none
+  int32_t max_tokens = 0;               // > 0
+  std::vector<int32_t> stop_token_ids;  // end of sequence ids and the client's own; the stop token is counted, not shown
+  bool ignore_eos = false;              // then stop_token_ids holds the client's own alone
+  int32_t top_logprobs = -1;            // -1: no logprobs; 0: of the chosen token; n: and of the n likeliest
+};
+
+// Sees every appended token on the engine thread, in order; true ends the sequence after this token (a stop string was completed).
+// Must be quick and must not throw.
+class TokenWatcher {
+ public:
+  virtual ~TokenWatcher() = default;
+  virtual bool on_token(int32_t token_id) = 0;
+};
+
+enum class FinishReason : uint8_t {
+  none,         // goes on
+  stop_token,   // an id of stop_token_ids; the last token id is that id
+  stop_string,  // the watcher said so
+  length,       // max_tokens or the context limit
+  cancelled,
+  error,  // `error` says why
+};
+
+struct TokenLogprob {
+  float logprob = 0;                           // natural log, of the model's distribution (before temperature and truncation)
+  std::vector<std::pair<int32_t, float>> top;  // (token id, logprob), likeliest first
+};
+
+// What one step added to one request.
+struct TokenEvent {
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;  // as many as token_ids when asked for, else empty
+  FinishReason finish = FinishReason::none;
+  std::string error;
+};
+
+// Called on the engine thread, in order; the last call has a finish reason. Must not block.
+using EventSink = std::function<void(TokenEvent)>;
+
+struct Request {
+  RequestId id = 0;             // set by the engine
+  std::vector<int32_t> prompt;  // token ids, at least one
+  SamplingParams sampling;
+  std::shared_ptr<TokenWatcher> watcher;  // may be null
+  EventSink sink;
+};
+
+}  // namespace ingot::sched

@@ -1,0 +1,36 @@
+// Chat templates in Jinja: the subset the field's templates use; anything else is an error with line and construct.
+// Settings are those of transformers: trim_blocks, lstrip_blocks, loop controls, tojson as Python's json.dumps(ensure_ascii=False).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/result.h"
+
+namespace ingot::text {
+
+struct RenderLimits {
+  int64_t max_steps = 20'000'000;  // evaluated nodes
+  int64_t max_output_bytes = 64 << 20;
+  int max_depth = 200;  // nested calls and expressions
+};
+
+class ChatTemplate {
+ public:
+  // `name` is used in errors. Parses everything, so an unsupported construct fails here and not at the first request.
+  static Result<ChatTemplate> parse(std::string_view source, std::string_view name);
+
+  // `context` is an object whose members are the template's variables (messages, tools, add_generation_prompt, ...).
+  // Errors: line and reason; raise_exception() gives its own text; limits exceeded.
+  Result<std::string> render(const Json& context, const RenderLimits& limits = {}) const;
+
+  struct Program;
+
+ private:
+  std::shared_ptr<const Program> program_;
+};
+
+}  // namespace ingot::text

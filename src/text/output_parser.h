@@ -1,0 +1,49 @@
+// Model text to reasoning, content and tool calls, incrementally (GLM format: spec 8.6). The concatenation of all deltas does not depend
+// on how the text was cut.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace ingot::text {
+
+struct ToolCallDelta {
+  int index = 0;
+  std::string name;       // whole, in the first delta of a call; empty afterwards
+  std::string arguments;  // a piece of the JSON text of the arguments object
+};
+
+struct OutputDelta {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCallDelta> tool_calls;
+  bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
+};
+
+struct OutputParserOptions {
+  bool starts_in_reasoning = false;  // the prompt ended inside an open <think>
+  bool parse_reasoning = true;       // false: think tags are plain text
+  bool parse_tool_calls = false;     // true when the request declares tools
+  Json tools = Json::array();        // OpenAI tools array: decides how argument values are typed
+};
+
+class OutputParser {
+ public:
+  explicit OutputParser(OutputParserOptions options);
+  ~OutputParser();
+  OutputParser(OutputParser&&) noexcept;
+
+  OutputDelta push(std::string_view text);
+  OutputDelta finish();  // flushes what waits; an unfinished tool call is closed to valid JSON
+  int num_tool_calls() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ingot::text
