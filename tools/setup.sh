@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what Ingot needs on Debian 12 and is not there yet. Called by ./demo and ./check; safe to run again, and silent
+# (no network) when nothing is missing. `tools/setup.sh tests` also makes .venv with the Python packages of the tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What each one is for: docs/dependencies.md.
+packages=(g++ cmake ninja-build ccache mold pkg-config python3 curl ca-certificates
+  libboost1.81-dev libssl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libexpected-dev
+  libpcre2-dev libutf8proc-dev libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev)
+if [[ "${1:-}" == tests ]]; then packages+=(python3-venv clang-format-14 clang-tidy-14); fi
+
+missing=()
+for package in "${packages[@]}"; do
+  if ! dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed; then missing+=("$package"); fi
+done
+if ((${#missing[@]})); then
+  sudo=""
+  if [[ $(id -u) != 0 ]]; then
+    command -v sudo >/dev/null || { echo "setup: run as root, or install sudo, to install: ${missing[*]}" >&2; exit 1; }
+    sudo=sudo
+  fi
+  echo "setup: installing ${missing[*]}" >&2
+  log=$(mktemp)
+  if ! { $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -20 "$log" >&2
+    echo "setup: apt-get failed (whole log: $log)" >&2
+    exit 1
+  fi
+fi
+
+if [[ "${1:-}" == tests ]]; then
+  # The venv is made anew when its requirements change.
+  stamp=.venv/requirements.stamp
+  if ! cmp -s tests/e2e/requirements.txt "$stamp"; then
+    echo "setup: Python packages of the tests" >&2
+    rm -rf .venv
+    /usr/bin/python3 -m venv .venv
+    .venv/bin/pip install --quiet --disable-pip-version-check -r tests/e2e/requirements.txt
+    cp tests/e2e/requirements.txt "$stamp"
+  fi
+fi
