@@ -1,0 +1,29 @@
+// Sequence: our record of a request, from submit to its last event. Lives in the scheduler; every field says who writes it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sched/request.h"
+
+namespace ingot::sched {
+
+struct Sequence {
+  Request request;              // submit; immutable afterwards
+  std::vector<int32_t> tokens;  // submit: the prompt; commit appends what was generated
+  std::vector<int32_t> pages;   // plan takes, preempt/finish give back; cover positions [0, pages.size() * page_size)
+  int64_t num_computed = 0;     // commit: positions [0, num_computed) are in the cache; preempt sets it to 0
+  int64_t max_length = 0;       // submit: prompt + completion may not be longer
+  uint64_t arrival = 0;         // submit: order of arrival, for ever
+  uint64_t last_step = 0;       // plan: the step it last had rows in
+  int32_t num_generated = 0;    // commit
+  int32_t num_preempted = 0;    // preempt
+  bool in_flight = false;       // plan sets, commit clears: has rows in the step that runs
+  bool cancelled = false;       // cancel while in flight; commit releases it
+
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_left() const { return length() - num_computed; }  // rows to run before the next token can be drawn
+  bool decoding() const { return num_left() == 1 && num_generated > 0; }
+};
+
+}  // namespace ingot::sched
