@@ -1,5 +1,7 @@
 // Model text to reasoning, content and tool calls, incrementally (GLM format: spec 8.6). The concatenation of all deltas does not depend
-// on how the text was cut.
+// on how the text was cut. No text is lost: what is neither reasoning nor a well-formed part of a call is content, white space around
+// calls and tags apart. A call of a tool that was not declared is still a call: the client can answer it with an error the model understands.
+// Used by serve; one object an answer, one thread at a time.
 #pragma once
 
 #include <memory>
