@@ -47,15 +47,15 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* ctx) {
   count_ = count;
   grain_ = std::max<int64_t>(1, grain);
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  // seq_cst on both: either a worker going to sleep sees the new generation, or we see it among the sleepers.
-  generation_.fetch_add(1);
+  // seq_cst on both: either a worker going to sleep sees the new loop, or we see it among the sleepers.
+  ticket_.store(((ticket_.load() >> kNumberShift) + 1) << kNumberShift);
   if (sleepers_.load() > 0) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
   work();
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+  ticket_.fetch_or(kClosed);
+  for (int spins = 0; (ticket_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
     if (spins < kSpins)
       _mm_pause();
     else
@@ -64,24 +64,29 @@ void ThreadPool::run(int64_t count, int64_t grain, Call call, void* ctx) {
 }
 
 void ThreadPool::worker_main() {
-  uint64_t seen = 0;
+  uint64_t seen = 0;  // number of the last loop looked at
   for (;;) {
-    uint64_t generation = generation_.load(std::memory_order_acquire);
-    for (int spins = 0; generation == seen && spins < kSpins; ++spins) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    for (int spins = 0; ticket >> kNumberShift == seen && spins < kSpins; ++spins) {
       _mm_pause();
-      generation = generation_.load(std::memory_order_acquire);
+      ticket = ticket_.load(std::memory_order_acquire);
     }
-    if (generation == seen) {
+    if (ticket >> kNumberShift == seen) {
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1);
-      wake_.wait(lock, [&] { return stop_.load() || generation_.load() != seen; });
+      wake_.wait(lock, [&] { return stop_.load() || ticket_.load() >> kNumberShift != seen; });
       sleepers_.fetch_sub(1);
       if (stop_.load()) return;
-      generation = generation_.load();
+      ticket = ticket_.load();
     }
-    seen = generation;
+    seen = ticket >> kNumberShift;
+    // Join, unless the loop closes first. A newer loop than `seen` fails the exchange and is met in the next round.
+    bool joined = false;
+    while (!joined && ticket >> kNumberShift == seen && (ticket & kClosed) == 0)
+      joined = ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire);
+    if (!joined) continue;
     work();
-    busy_.fetch_sub(1, std::memory_order_release);
+    ticket_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -43,14 +43,19 @@ class ThreadPool {
   void work();
   void worker_main();
 
-  // The loop in progress: written by the caller before `generation_` is advanced, read by workers after they saw it.
+  // A loop is open for workers to join until the caller has run out of ranges; the caller then waits for those inside alone. A
+  // worker that another process keeps off its core, or that still sleeps, joins late or not at all and holds nobody up.
+  static constexpr uint64_t kInside = (1u << 15) - 1;  // low bits: workers inside
+  static constexpr uint64_t kClosed = 1u << 15;
+  static constexpr int kNumberShift = 16;  // high bits: the loop's number
+
+  // The loop in progress: written by the caller while no worker is inside, read by workers after they have joined.
   Call call_ = nullptr;
   void* ctx_ = nullptr;
   int64_t count_ = 0;
   int64_t grain_ = 1;
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> busy_{0};  // workers that have not finished the current generation
-  alignas(64) std::atomic<uint64_t> generation_{0};
+  alignas(64) std::atomic<uint64_t> ticket_{kClosed};  // loop number, closed bit, workers inside
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;

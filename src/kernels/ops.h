@@ -7,6 +7,15 @@
 
 namespace ingot::kernels {
 
+// to[r, 0..count) = from[r, 0..count). Not a kernel: every machine has a strided copy of its own.
+struct CopyRowsParams {
+  float* to;
+  int64_t to_stride;
+  const float* from;
+  int64_t from_stride;
+  int64_t rows, count;
+};
+
 void embed(gpu::Stream& stream, const EmbedParams& p);
 void rms_norm(gpu::Stream& stream, const RmsNormParams& p);
 void layer_norm(gpu::Stream& stream, const LayerNormParams& p);
@@ -26,5 +35,6 @@ void router(gpu::Stream& stream, const RouterParams& p);
 void permute(gpu::Stream& stream, const PermuteParams& p);
 void grouped_matmul(gpu::Stream& stream, const GroupedMatmulParams& p);
 void combine(gpu::Stream& stream, const CombineParams& p);
+void copy_rows(gpu::Stream& stream, const CopyRowsParams& p);
 
 }  // namespace ingot::kernels

@@ -163,10 +163,12 @@ void Scheduler::append(Sequence& sequence, const SampledToken& sampled) {
   TokenEvent event;
   event.token_ids = {sampled.token_id};
   if (sampling.top_logprobs >= 0) event.logprobs = {sampled.logprob};
+  // The watcher sees every token; a stop token inside the budget wins over the watcher, and both over the budget.
+  const bool watcher_stops = sequence.request.watcher && sequence.request.watcher->on_token(sampled.token_id);
   const auto& stops = sampling.stop_token_ids;
   if (std::find(stops.begin(), stops.end(), sampled.token_id) != stops.end()) {
     event.finish = FinishReason::stop_token;
-  } else if (sequence.request.watcher && sequence.request.watcher->on_token(sampled.token_id)) {
+  } else if (watcher_stops) {
     event.finish = FinishReason::stop_string;
   } else if (sequence.length() >= sequence.max_length) {
     event.finish = FinishReason::length;

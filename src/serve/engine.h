@@ -1,7 +1,7 @@
 // The engine loop: one thread that owns the scheduler and the runner. plan, run, commit; tells each request's sink.
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>

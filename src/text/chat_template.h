@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,7 +16,8 @@ namespace ingot::text {
 struct RenderLimits {
   int64_t max_steps = 20'000'000;  // evaluated nodes
   int64_t max_output_bytes = 64 << 20;
-  int max_depth = 200;  // nested calls and expressions
+  int64_t max_live_bytes = 512 << 20;  // values alive at one time, the context and the text included
+  int max_depth = 200;                 // nested macro calls; evaluated nodes may nest ten times as deep
 };
 
 class ChatTemplate {
@@ -25,7 +27,9 @@ class ChatTemplate {
 
   // `context` is an object whose members are the template's variables (messages, tools, add_generation_prompt, ...).
   // Errors: line and reason; raise_exception() gives its own text; limits exceeded.
-  Result<std::string> render(const Json& context, const RenderLimits& limits = {}) const;
+  // `now_unix_seconds` is the time that strftime_now() prints, in UTC (add an offset for local time); without it the template
+  // finds no strftime_now, as it would in a host that has no clock.
+  Result<std::string> render(const Json& context, const RenderLimits& limits = {}, std::optional<int64_t> now_unix_seconds = {}) const;
 
   struct Program;
 

@@ -1,0 +1,55 @@
+// The die: from one row of logits to one token. Pure in (logits, params, counter): neighbours in the batch, preemption and the number of
+// draws others made cannot be seen. Owns scratch memory, so one object a thread. Called by the runners.
+//
+// Order of the filters: temperature, top_k, top_p over what top_k left (renormalised), min_p relative to the likeliest token. That is
+// sglang's order (srt/layers/sampler.py: probabilities with temperature, then top_k and top_p renormalisation, then min_p); vLLM puts
+// min_p before top_k and top_p. Equal logits are ordered by id, the smaller first. Weights and sums are doubles.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "sched/request.h"
+
+namespace ingot::exec {
+
+// Below this temperature a draw is the argmax.
+inline constexpr float kGreedyTemperature = 1e-5f;
+
+struct Draw {
+  int32_t token_id = -1;
+  sched::TokenLogprob logprob;  // filled when params.top_logprobs >= 0
+};
+
+class Sampler {
+ public:
+  // `logits`: (vocab_size). `counter`: the index of the token in the completion. Errors: a NaN or +inf logit, naming the token id, or a row
+  // that is -inf throughout. -inf alone is a token that cannot be drawn.
+  Result<Draw> sample(std::span<const float> logits, const sched::SamplingParams& params, int64_t counter);
+
+ private:
+  struct Candidate {
+    double weight;  // exp((logit - max) / temperature)
+    int32_t id;
+  };
+
+  int32_t draw(std::span<const float> logits, float max, const sched::SamplingParams& params, double uniform);
+  // weights_[i] = exp((logits[i] - max) / temperature); block_sums_ holds their sums. Returns the whole sum.
+  double fill_weights(std::span<const float> logits, float max, double temperature);
+  // The `count` likeliest ids into top_ids_, unordered.
+  void select_top(std::span<const float> logits, int64_t count);
+  // Cuts candidates_, which are in the order of ids, to the smallest likeliest set that holds `mass`.
+  void cut_to_mass(double mass);
+  sched::TokenLogprob logprob_of(std::span<const float> logits, float max, int32_t token_id, int64_t num_top);
+
+  std::vector<double> weights_;
+  std::vector<double> block_sums_;
+  std::vector<Candidate> candidates_;
+  std::vector<Candidate> ranked_;
+  std::vector<int32_t> top_ids_;
+};
+
+}  // namespace ingot::exec

@@ -1,0 +1,217 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/ops.h"
+
+namespace ingot::model {
+namespace {
+
+using namespace kernels;  // NOLINT: this file is a list of operations
+
+constexpr float kIndexerNormEps = 1e-6f;               // not in config.json; all implementations agree
+constexpr int64_t kMaxScoreFloats = int64_t{1} << 23;  // scores of so many (row, position) pairs at once: 32 MB
+
+}  // namespace
+
+float Forward::softmax_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.qk_head_dim())); }
+
+PagedPositions Forward::where(int64_t first_token) const {
+  return {batch_.page_table.data(), batch_.seq_of_token.data() + first_token, batch_.positions.data() + first_token, batch_.max_pages,
+          cache_.options().page_size};
+}
+
+void Forward::project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate) {
+  matmul(stream_, {.y = y, .y_stride = w.rows, .x = x, .x_stride = w.cols, .w = w, .rows = rows, .accumulate = accumulate});
+}
+
+void Forward::norm(const VectorView& weight, const float* x, int64_t x_stride, float* y, int64_t rows, int64_t dim, float eps) {
+  rms_norm(stream_, {y, y == x ? x_stride : dim, x, x_stride, weight.data, weight.dtype, rows, dim, eps});
+}
+
+void Forward::run(std::span<float> logits, ForwardProbe* probe) {
+  const int64_t hidden = config_.hidden_size;
+  last_position_ = *std::max_element(batch_.positions.begin(), batch_.positions.end());
+  float* h = work_.hidden.ensure(tokens() * hidden);
+  work_.normed.ensure(tokens() * hidden);
+  kernels::embed(stream_, {h, batch_.token_ids.data(), weights_.embed, tokens()});
+  kernels::rope_table(stream_, {work_.rope_table.ensure(tokens() * config_.qk_rope_head_dim), batch_.positions.data(), inv_freq_.data(),
+                                tokens(), config_.qk_rope_head_dim});
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
+    norm(layer.input_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
+    attention(layer, i, probe);
+    norm(layer.post_attention_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
+    if (layer.dense)
+      dense_mlp(*layer.dense);
+    else
+      moe(*layer.moe);
+    if (probe) probe->after_layer(i, {h, static_cast<size_t>(tokens() * hidden)});
+  }
+  const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
+  if (rows == 0) return;
+  // Gathering rows of the residual stream is an embedding look-up in it.
+  const WeightView stream_rows{reinterpret_cast<const uint8_t*>(h), nullptr, tokens(), hidden, 0, tensor::WeightFormat::f32};
+  float* last = work_.logit_hidden.ensure(rows * hidden);
+  kernels::embed(stream_, {last, batch_.logit_rows.data(), stream_rows, rows});
+  norm(weights_.final_norm, last, hidden, last, rows, hidden, layer_eps());
+  project(weights_.lm_head, last, logits.data(), rows);
+}
+
+void Forward::attention(const LayerWeights& layer, int64_t index_of_layer, ForwardProbe* probe) {
+  const int64_t T = tokens();
+  const int64_t heads = config_.num_attention_heads, rope_dim = config_.qk_rope_head_dim, nope = config_.qk_nope_head_dim;
+  const int64_t latent_dim = config_.kv_lora_rank, kv_dim = config_.latent_dim(), head_dim = config_.qk_head_dim();
+  const float* x = work_.normed.get();
+
+  float* q_latent = work_.q_latent.ensure(T * config_.q_lora_rank);
+  project(layer.q_a, x, q_latent, T);
+  norm(layer.q_a_norm, q_latent, config_.q_lora_rank, q_latent, T, config_.q_lora_rank, qkv_eps());
+  float* q = work_.q.ensure(T * heads * head_dim);
+  project(layer.q_b, q_latent, q, T);
+  kernels::rope(stream_, {q, heads * head_dim, head_dim, nope, work_.rope_table.get(), T, heads, rope_dim, config_.rope_interleave});
+
+  float* kv = work_.kv.ensure(T * kv_dim);
+  project(layer.kv_a, x, kv, T);
+  norm(layer.kv_a_norm, kv, kv_dim, kv, T, latent_dim, qkv_eps());
+  kernels::rope(stream_, {kv, kv_dim, kv_dim, latent_dim, work_.rope_table.get(), T, 1, rope_dim, config_.rope_interleave});
+  kernels::latent_store(stream_, {cache_.latents(index_of_layer), cache_.options().dtype, kv, kv_dim, kv + latent_dim, kv_dim,
+                                  batch_.slots.data(), T, latent_dim, rope_dim});
+
+  if (layer.indexer) index(*layer.indexer, index_of_layer, probe);
+  if (options_.mla_form == MlaForm::absorbed)
+    absorbed_attention(layer, index_of_layer);
+  else
+    expanded_attention(layer, index_of_layer);
+  project(layer.o, work_.attention_out.get(), work_.hidden.get(), T, true);
+}
+
+void Forward::index(const IndexerWeights& indexer, int64_t layer, ForwardProbe* probe) {
+  const int64_t T = tokens(), dim = config_.index_head_dim;
+  // The key is stored however short the context is: later tokens will score against it.
+  float* key = work_.index_key.ensure(T * dim);
+  project(indexer.wk, work_.normed.get(), key, T);
+  kernels::layer_norm(stream_, {key, dim, key, dim, indexer.k_norm_weight.data, indexer.k_norm_bias.data, indexer.k_norm_weight.dtype, T,
+                                dim, kIndexerNormEps});
+  kernels::rope(stream_, {key, dim, dim, 0, work_.rope_table.get(), T, 1, config_.qk_rope_head_dim, config_.indexer_rope_interleave});
+  const tensor::DType dtype = KvCache::index_dtype(cache_.options().dtype);
+  kernels::index_key_store(stream_, {cache_.index_keys(layer), dtype, key, dim, batch_.slots.data(), T, dim});
+  // A row of at most index_topk positions takes them all; when all rows do, the layer is plain causal attention.
+  if (last_position_ < config_.index_topk) return;
+  choose_positions(indexer, layer);
+  if (probe) probe->after_index(layer, {indices_, static_cast<size_t>(T * config_.index_topk)});
+}
+
+void Forward::choose_positions(const IndexerWeights& indexer, int64_t layer) {
+  const int64_t T = tokens(), dim = config_.index_head_dim, heads = config_.index_n_heads, k = config_.index_topk;
+  int32_t* indices = work_.indices.ensure(T * k);
+  indices_ = indices;
+  const int32_t* positions = batch_.positions.data();
+  const auto needs_scores = [&](int64_t t) { return positions[t] >= k; };
+  int64_t first = 0, end = T;
+  while (!needs_scores(first)) ++first;
+  while (!needs_scores(end - 1)) --end;
+  // Rows before and after need no scores: top_k lists all positions of a short row without looking at them.
+  kernels::top_k(stream_, {indices, nullptr, 0, positions, first, k});
+  kernels::top_k(stream_, {indices + end * k, nullptr, 0, positions + end, T - end, k});
+
+  const int64_t rows = end - first;
+  float* q = work_.index_q.ensure(rows * heads * dim);
+  project(indexer.wq_b, work_.q_latent.get() + first * config_.q_lora_rank, q, rows);
+  kernels::rope(stream_, {q, heads * dim, dim, 0, work_.rope_table.get() + first * config_.qk_rope_head_dim, rows, heads,
+                          config_.qk_rope_head_dim, config_.indexer_rope_interleave});
+  float* weights = work_.index_weights.ensure(rows * heads);
+  project(indexer.weights_proj, work_.normed.get() + first * config_.hidden_size, weights, rows);
+  const int64_t stride = (last_position_ + 16) / 16 * 16;
+  const int64_t chunk = std::clamp<int64_t>(kMaxScoreFloats / stride, 1, rows);
+  float* scores = work_.index_scores.ensure(chunk * stride);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(heads * dim));
+  for (int64_t r = 0; r < rows; r += chunk) {
+    const int64_t count = std::min(chunk, rows - r);
+    kernels::index_scores(stream_, {scores, stride, q + r * heads * dim, weights + r * heads, heads, cache_.index_keys(layer),
+                                    KvCache::index_dtype(cache_.options().dtype), where(first + r), count, heads, dim, scale});
+    kernels::top_k(stream_, {indices + (first + r) * k, scores, stride, positions + first + r, count, k});
+  }
+}
+
+void Forward::absorbed_attention(const LayerWeights& layer, int64_t index_of_layer) {
+  const int64_t T = tokens();
+  const int64_t heads = config_.num_attention_heads, nope = config_.qk_nope_head_dim, head_dim = config_.qk_head_dim();
+  const int64_t latent_dim = config_.kv_lora_rank, key_dim = config_.latent_dim(), v_dim = config_.v_head_dim;
+  const float* q = work_.q.get();
+  float* absorbed = work_.q_absorbed.ensure(T * heads * key_dim);
+  for (int64_t h = 0; h < heads; ++h)
+    matmul_transposed(stream_,
+                      {absorbed + h * key_dim, heads * key_dim, q + h * head_dim, heads * head_dim, layer.w_k[static_cast<size_t>(h)], T});
+  copy_rows(stream_, {absorbed + latent_dim, key_dim, q + nope, head_dim, T * heads, config_.qk_rope_head_dim});
+  float* attended = work_.attended.ensure(T * heads * latent_dim);
+  kernels::sparse_mla(stream_, {attended, absorbed, cache_.latents(index_of_layer), cache_.options().dtype, indices_, config_.index_topk,
+                                where(0), T, heads, latent_dim, config_.qk_rope_head_dim, softmax_scale()});
+  float* out = work_.attention_out.ensure(T * heads * v_dim);
+  for (int64_t h = 0; h < heads; ++h)
+    matmul(stream_,
+           {out + h * v_dim, heads * v_dim, attended + h * latent_dim, heads * latent_dim, layer.w_v[static_cast<size_t>(h)], T, false});
+}
+
+void Forward::expanded_attention(const LayerWeights& layer, int64_t index_of_layer) {
+  const int64_t heads = config_.num_attention_heads, nope = config_.qk_nope_head_dim, rope_dim = config_.qk_rope_head_dim;
+  const int64_t latent_dim = config_.kv_lora_rank, v_dim = config_.v_head_dim, head_dim = config_.qk_head_dim();
+  float* out = work_.attention_out.ensure(tokens() * heads * v_dim);
+  for (int64_t begin = 0; begin < tokens();) {
+    const int32_t seq = batch_.seq_of_token[static_cast<size_t>(begin)];
+    int64_t end = begin;
+    int64_t num_keys = 0;
+    for (; end < tokens() && batch_.seq_of_token[static_cast<size_t>(end)] == seq; ++end)
+      num_keys = std::max<int64_t>(num_keys, batch_.positions[static_cast<size_t>(end)] + 1);
+    float* latent = work_.key_latent.ensure(num_keys * latent_dim);
+    float* k_pe = work_.key_pe.ensure(num_keys * rope_dim);
+    kernels::latent_gather(
+        stream_, {latent, k_pe, cache_.latents(index_of_layer), cache_.options().dtype, batch_.page_table.data() + seq * batch_.max_pages,
+                  cache_.options().page_size, num_keys, latent_dim, rope_dim});
+    float* kv = work_.key_values.ensure(num_keys * layer.kv_b.rows);
+    project(layer.kv_b, latent, kv, num_keys);
+    kernels::expanded_mla(stream_, {out + begin * heads * v_dim, work_.q.get() + begin * heads * head_dim, kv, k_pe, rope_dim,
+                                    batch_.positions.data() + begin, indices_ ? indices_ + begin * config_.index_topk : nullptr,
+                                    config_.index_topk, end - begin, heads, nope, rope_dim, v_dim, softmax_scale()});
+    begin = end;
+  }
+}
+
+void Forward::dense_mlp(const MlpWeights& mlp) {
+  const int64_t dim = mlp.gate.rows;
+  float* gate = work_.gate.ensure(tokens() * dim);
+  float* up = work_.up.ensure(tokens() * dim);
+  project(mlp.gate, work_.normed.get(), gate, tokens());
+  project(mlp.up, work_.normed.get(), up, tokens());
+  kernels::swiglu(stream_, {gate, dim, gate, up, dim, tokens(), dim});
+  project(mlp.down, gate, work_.hidden.get(), tokens(), true);
+}
+
+void Forward::moe(const MoeWeights& moe) {
+  const int64_t T = tokens(), k = config_.num_experts_per_tok, experts = config_.n_routed_experts;
+  const int64_t hidden = config_.hidden_size, dim = config_.moe_intermediate_size, pairs = T * k;
+  const float* x = work_.normed.get();
+  float* logits = work_.router_logits.ensure(T * experts);
+  project(moe.router, x, logits, T);
+  int32_t* chosen = work_.experts.ensure(pairs);
+  float* weights = work_.expert_weights.ensure(pairs);
+  kernels::router(stream_,
+                  {chosen, weights, logits, moe.router_bias.data(), T, experts, k, config_.norm_topk_prob, config_.routed_scaling_factor});
+  int32_t* order = work_.order.ensure(pairs);
+  int32_t* inverse = work_.inverse.ensure(pairs);
+  int32_t* offsets = work_.offsets.ensure(experts + 1);
+  kernels::permute(stream_, {order, inverse, offsets, chosen, T, experts, k});
+  float* gate = work_.gate.ensure(pairs * dim);
+  float* up = work_.up.ensure(pairs * dim);
+  kernels::grouped_matmul(stream_, {gate, dim, x, hidden, order, k, offsets, moe.gate.data(), pairs, experts, dim});
+  kernels::grouped_matmul(stream_, {up, dim, x, hidden, order, k, offsets, moe.up.data(), pairs, experts, dim});
+  kernels::swiglu(stream_, {gate, dim, gate, up, dim, pairs, dim});
+  float* out = work_.expert_out.ensure(pairs * hidden);
+  kernels::grouped_matmul(stream_, {out, hidden, gate, dim, nullptr, 1, offsets, moe.down.data(), pairs, experts, hidden});
+  kernels::combine(stream_, {work_.hidden.get(), hidden, out, hidden, inverse, weights, T, k, hidden, true});
+  if (moe.shared) dense_mlp(*moe.shared);
+}
+
+}  // namespace ingot::model

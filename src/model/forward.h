@@ -1,0 +1,57 @@
+// The forward pass of the main layers, as a sequence of kernel operations over one batch. Owned and called by Glm alone.
+#pragma once
+
+#include "kernels/params.h"
+#include "model/glm.h"
+#include "model/weights.h"
+#include "model/workspace.h"
+
+namespace ingot::model {
+
+// One step. Holds references only; made for the step and thrown away after it.
+class Forward {
+ public:
+  Forward(gpu::Stream& stream, const spec::ModelConfig& config, const Weights& weights, const GlmOptions& options,
+          std::span<const float> inv_freq, const ForwardBatch& batch, KvCache& cache, Workspace& work)
+      : stream_(stream),
+        config_(config),
+        weights_(weights),
+        options_(options),
+        inv_freq_(inv_freq),
+        batch_(batch),
+        cache_(cache),
+        work_(work) {}
+
+  void run(std::span<float> logits, ForwardProbe* probe);
+
+ private:
+  void attention(const LayerWeights& layer, int64_t index, ForwardProbe* probe);
+  void index(const IndexerWeights& indexer, int64_t layer, ForwardProbe* probe);
+  void choose_positions(const IndexerWeights& indexer, int64_t layer);
+  void absorbed_attention(const LayerWeights& layer, int64_t index);
+  void expanded_attention(const LayerWeights& layer, int64_t index);
+  void dense_mlp(const MlpWeights& mlp);
+  void moe(const MoeWeights& moe);
+  void project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate = false);
+  void norm(const VectorView& weight, const float* x, int64_t x_stride, float* y, int64_t rows, int64_t dim, float eps);
+
+  int64_t tokens() const { return static_cast<int64_t>(batch_.token_ids.size()); }
+  float layer_eps() const { return static_cast<float>(config_.rms_norm_eps); }
+  float qkv_eps() const { return options_.qkv_norm_eps > 0 ? options_.qkv_norm_eps : layer_eps(); }
+  float softmax_scale() const;
+  kernels::PagedPositions where(int64_t first_token) const;
+
+  gpu::Stream& stream_;
+  const spec::ModelConfig& config_;
+  const Weights& weights_;
+  const GlmOptions& options_;
+  std::span<const float> inv_freq_;
+  const ForwardBatch& batch_;
+  KvCache& cache_;
+  Workspace& work_;
+  // The list of the nearest earlier full layer, (T, index_topk); null while every row sees all of its positions.
+  const int32_t* indices_ = nullptr;
+  int64_t last_position_ = 0;  // the largest of the batch
+};
+
+}  // namespace ingot::model

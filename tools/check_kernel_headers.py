@@ -1,0 +1,104 @@
+"""Keeps kernels free of vendors. Exit status 1 names every fault.
+
+1. A *.kernel.h has no preprocessor line but `#pragma once` and `#include`, and includes only rooms of this repository.
+2. No vendor's name (of a language, a compiler macro, a builtin, a header) stands in code outside src/gpu and src/kernels/native,
+   nor in a *.kernel.h anywhere. Comments and string literals may speak of vendors: a program must be able to say which GPU it found.
+
+`--self-test` plants each fault in text and checks that it is found.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CODE = {".h", ".cc", ".cu", ".hip"}
+ROOMS_OF_VENDORS = ("src/gpu/", "src/kernels/native/")
+
+VENDOR = re.compile(
+    r"""\b(?:__)?(?:cuda|hip|nccl|rccl|cublas\w*|cudnn|cutlass|rocm|nvcc|nvidia|ptx)(?:_\w+|[A-Z]\w*|__)?\b
+      | \b__CUDA\w*\b | \b__HIP\w*\b | \bCUDA_\w+\b | \bHIP_\w+\b
+      | \bcu(?:Init|Ctx|Module|Launch|Mem|Stream|Event|Graph|Device)\w*\b
+      | \b__nv\w*\b | \bamdgcn\w*\b | \b__builtin_amdgcn\w*\b | \b__gfx\d\w*\b
+      | \b__(?:shfl|ballot|syncwarp|syncthreads|activemask|any_sync|all_sync|match)\w*\b
+      | \bwarpSize\b | \b(?:threadIdx|blockIdx|blockDim|gridDim)\b
+      | \b__(?:global|device|host|shared|constant|forceinline|launch_bounds)__\b""",
+    re.VERBOSE,
+)
+INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"][^>\"]+[>\"])")
+VENDOR_HEADER = re.compile(r"cuda|hip/|\bhip_|nccl|rccl|cublas|cudnn|rocm|cub/|mma\.hpp|nvml|rocblas", re.IGNORECASE)
+ALLOWED_LINE = re.compile(r"^\s*#\s*(pragma\s+once|include\b)")
+
+
+def without_comments_and_strings(text: str) -> str:
+    """The code alone; every line keeps its number. Include paths are kept: they are looked at apart."""
+    pattern = re.compile(
+        r"""(?P<keep>^[ \t]*\#[ \t]*include[^\n]*) | //[^\n]* | /\*.*?\*/ | R"(?P<d>[^(\s]{0,16})\(.*?\)(?P=d)"
+          | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])+'""",
+        re.VERBOSE | re.DOTALL | re.MULTILINE,
+    )
+
+    def blank(match: re.Match) -> str:
+        if match.group("keep"):
+            return match.group("keep").split("//")[0]
+        return '""' + "\n" * match.group().count("\n")
+
+    # An apostrophe between digits is a separator, not a character.
+    return pattern.sub(blank, re.sub(r"(?<=\d)'(?=\d)", "", text))
+
+
+def faults_of(name: str, text: str) -> list[str]:
+    faults = []
+    kernel = name.endswith(".kernel.h")
+    for number, line in enumerate(without_comments_and_strings(text).splitlines(), 1):
+        where = f"{name}:{number}"
+        include = INCLUDE.match(line)
+        if kernel and line.lstrip().startswith("#") and not ALLOWED_LINE.match(line):
+            faults.append(f"{where}: a kernel has no preprocessor line: {line.strip()}")
+        if kernel and include and include.group(1).startswith("<"):
+            faults.append(f"{where}: a kernel includes this repository's headers alone, not {include.group(1)}")
+        if not kernel and name.startswith(ROOMS_OF_VENDORS):
+            continue
+        if include:
+            if VENDOR_HEADER.search(include.group(1)):
+                faults.append(f"{where}: vendor header {include.group(1)}; only src/gpu and src/kernels/native may include it")
+        elif found := VENDOR.search(line):
+            faults.append(f"{where}: vendor name {found.group().strip()}; say it in src/gpu/kernel.h with a name of ours")
+    return faults
+
+
+def self_test() -> None:
+    good = '#pragma once\n// CUDA and HIP\n#include "gpu/kernel.h"\nint ship = 1\'000; const char* s = "cudaMalloc __HIP__"; /* warpSize */ chip hipster;\n'
+    assert not faults_of("src/kernels/x.kernel.h", good), faults_of("src/kernels/x.kernel.h", good)
+    for bad in (
+        "#if defined(X)\n", "#pragma unroll\n", "#define A 1\n", "#include <cmath>\n", '#include "cuda_runtime.h"\n', "int n = warpSize;\n",
+        "v = __shfl_xor_sync(m, v, 1);\n", "__device__ void f();\n", "hipMalloc(p);\n", "cudaFree(p);\n", "x = __builtin_amdgcn_rsqf(x);\n",
+        "int i = threadIdx.x;\n", "/* a */ cuLaunchKernel(f);\n", "__syncthreads();\n",
+    ):
+        assert len(faults_of("src/kernels/x.kernel.h", "#pragma once\n" + bad)) >= 1, bad
+        assert faults_of("src/kernels/x.kernel.h", "#pragma once\n" + bad)[0].startswith("src/kernels/x.kernel.h:2:"), bad
+    for bad in ("#include <cuda_runtime.h>\n", "#include <hip/hip_runtime.h>\n", "cudaStream_t s;\n", "#if defined(__CUDACC__)\n"):
+        assert faults_of("src/model/x.cc", bad), bad
+        assert not faults_of("src/gpu/x.cc", bad), bad
+        assert not faults_of("src/kernels/native/sm90/x.cu", bad), bad
+
+
+def main() -> None:
+    self_test()
+    if "--self-test" in sys.argv[1:]:
+        print("every planted fault was found")
+        return
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "src", "tests"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = sorted({n for n in listed.stdout.splitlines() if pathlib.Path(n).suffix in CODE and (ROOT / n).is_file()})
+    faults = [fault for name in names for fault in faults_of(name, (ROOT / name).read_text())]
+    if faults:
+        sys.exit("\n".join(faults))
+    kernels = sum(name.endswith(".kernel.h") for name in names)
+    if kernels == 0:
+        sys.exit("no *.kernel.h found: looked in src and tests of " + str(ROOT))
+    print(f"{kernels} kernel headers among {len(names)} files: no vendor's name where it must not stand")
+
+
+if __name__ == "__main__":
+    main()
