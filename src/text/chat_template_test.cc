@@ -123,13 +123,12 @@ TEST(ChatTemplateTest, AnUnsupportedConstructIsRefusedWhenParsedByNameAndLine) {
       {"{% frobnicate %}", "Encountered unknown tag 'frobnicate'."},
       {"{% if x %}", "'endif' is missing"},
       {"{{ x[1, 2] }}", "unsupported: several subscripts"},
-      {"{{ 'abc", "the template ends inside"},
+      {"{{ 'abc", "a string that does not end"},
       {"{# never closed", "Missing end of comment tag"},
   };
   for (const auto& [source, text] : cases) {
     const auto parsed = ChatTemplate::parse(source, "test.jinja");
     ASSERT_FALSE(parsed.has_value()) << source;
-    if (std::string_view(source) == "{{ 'abc") continue;  // any error will do: which one depends on what is missed first
     EXPECT_NE(parsed.error().message.find(text), std::string::npos) << parsed.error().message;
   }
 }

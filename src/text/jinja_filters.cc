@@ -70,7 +70,7 @@ Value do_tojson(Host& host, const Value& value, CallValues& args) {
   style.sort_keys = params.flag(3, false);
   if (params.has(1) && !params.at(1).is(Kind::kNone)) {
     style.pretty = true;
-    style.item_separator = ",";
+    style.item_separator = std::string(1, ',');  // assigning "," trips a false -Wrestrict of gcc 12
     if (params.at(1).is_string()) {
       style.indent = params.text(1);
     } else {

@@ -56,16 +56,21 @@ struct OutputParser::Impl {
   std::string store;  // what has not been consumed, after `head` consumed bytes
   size_t head = 0;
   std::string_view buffer;  // store from head on
-  size_t scanned = 0;       // in states that wait for a tag: no tag begins before this offset of buffer
+  size_t scanned = 0;       // of buffer, in states that wait: nothing they look for begins before this offset
   bool at_end = false;
   OutputDelta delta;
+
+  bool from_reasoning = false;  // where the current <tool_call> stood
+  bool name_begun = false;      // up to `scanned` the name has begun,
+  bool name_gap = false;        // and white space has followed it
 
   int num_calls = 0;
   int num_arguments = 0;  // of the current call
   std::string call_name, argument_key;
   ArgumentType type;
-  bool in_string = false;  // the current value streams as a JSON string
-  bool in_stray = false;   // text where only a tag may stand has begun
+  bool in_string = false;                     // the current value streams as a JSON string
+  size_t null_scanned = 0, null_matched = 0;  // of an optional string: bytes read, letters of the word null among them
+  bool in_stray = false;                      // text where only a tag may stand has begun
 
   void arguments(std::string text) {
     if (text.empty()) return;
@@ -91,9 +96,11 @@ struct OutputParser::Impl {
   template <size_t N>
   std::pair<size_t, int> find_tag(const std::array<std::string_view, N>& tags) {
     std::pair<size_t, int> best{std::string::npos, -1};
-    for (size_t i = 0; i < N; ++i) {
-      const size_t at = buffer.find(tags[i], scanned);
-      if (at < best.first) best = {at, static_cast<int>(i)};
+    // One pass for all tags: a pass for each would read to the end of the buffer for a tag that is not there, once a step.
+    for (size_t at = buffer.find('<', scanned); at != std::string::npos && best.second < 0; at = buffer.find('<', at + 1)) {
+      for (size_t i = 0; i < N && best.second < 0; ++i) {
+        if (buffer.substr(at).starts_with(tags[i])) best = {at, static_cast<int>(i)};
+      }
     }
     if (best.second < 0) scanned = buffer.size() < kLongestTag ? 0 : buffer.size() - kLongestTag + 1;
     return best;
@@ -140,18 +147,17 @@ struct OutputParser::Impl {
   }
 
   bool step_start() {
-    const size_t text = buffer.find_first_not_of(" \t\r\n");
-    if (text == std::string::npos) {
-      if (at_end) state = State::content;
-      return at_end;
-    }
-    const std::string_view rest = buffer.substr(text);
+    const size_t text = buffer.find_first_not_of(" \t\r\n", scanned);
+    scanned = std::min(text, buffer.size());
+    if (text == std::string::npos && !at_end) return false;
+    const std::string_view rest = buffer.substr(scanned);
     if (rest.starts_with(kThink)) {
       take(text + kThink.size());
       state = State::reasoning;
       return true;
     }
     if (!at_end && kThink.starts_with(rest)) return false;
+    take(0);
     state = State::content;
     return true;
   }
@@ -176,7 +182,10 @@ struct OutputParser::Impl {
     }
     delta.reasoning.append(buffer, 0, at);
     take(at + tags[static_cast<size_t>(which)].size());
-    state = which == 0 ? State::content : State::name;
+    if (which == 0)
+      state = State::content;
+    else
+      begin_name(true);
     return true;
   }
 
@@ -196,7 +205,7 @@ struct OutputParser::Impl {
     }
     delta.content.append(buffer, 0, at);
     take(at + kCall.size());
-    state = State::name;
+    begin_name(false);
     return true;
   }
 
@@ -209,25 +218,59 @@ struct OutputParser::Impl {
     return true;
   }
 
+  void begin_name(bool in_reasoning) {
+    from_reasoning = in_reasoning;
+    name_begun = name_gap = false;
+    state = State::name;
+  }
+
+  // Reads a name on from `scanned`. found: at the tag that ends it. not_a_name: white space inside, so this is prose about the tag.
+  enum class Name : uint8_t { waits, found, not_a_name };
+  Name scan_name(bool& has_arguments) {
+    for (;; ++scanned) {
+      const std::string_view rest = buffer.substr(scanned);
+      if (rest.empty()) return at_end ? Name::not_a_name : Name::waits;
+      if (is_space(rest[0])) {
+        name_gap = name_begun;
+        continue;
+      }
+      if (rest.starts_with("\\n")) {
+        ++scanned;
+        continue;
+      }
+      if (!at_end && rest == "\\") return Name::waits;
+      if (rest[0] == '<') {
+        const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
+        has_arguments = is(kKey);
+        if (has_arguments || is(kEndCall)) return name_begun ? Name::found : Name::not_a_name;
+        if (is(kCall) || (from_reasoning && is(kEndThink))) return Name::not_a_name;
+        const auto may_be = [&](std::string_view tag) { return tag.starts_with(rest); };
+        if (!at_end && (may_be(kKey) || may_be(kEndCall) || may_be(kCall) || (from_reasoning && may_be(kEndThink)))) return Name::waits;
+      }
+      if (name_gap) return Name::not_a_name;
+      name_begun = true;
+    }
+  }
+
   bool step_name() {
-    const std::array<std::string_view, 3> tags{kKey, kEndCall, kCall};
-    const auto [at, which] = find_tag(tags);
-    if (which < 0 && !at_end) return false;
-    const std::string raw(buffer.substr(0, at));
-    const std::string name(trim(raw));
-    if (which < 0 || which == 2 || name.empty()) {
-      // Not a call after all: a name that never ended, or none. The text is the client's.
-      delta.content.append(kCall).append(raw);
-      take(raw.size());
-      state = State::content;
+    bool has_arguments = false;
+    const Name found = scan_name(has_arguments);
+    if (found == Name::waits) return false;
+    const size_t at = scanned;
+    if (found == Name::not_a_name) {
+      // Not a call after all: the text, with the tag, belongs to where it stood.
+      (from_reasoning ? delta.reasoning : delta.content).append(kCall).append(buffer, 0, at);
+      take(at);
+      state = from_reasoning ? State::reasoning : State::content;
       return true;
     }
+    const std::string_view name = trim(buffer.substr(0, at));
     call_name.clear();
     append_clean(name, call_name);
     ++num_calls;
     num_arguments = 0;
     delta.tool_calls.push_back({num_calls - 1, call_name, {}});
-    if (which == 0) {
+    if (has_arguments) {
       take(at);  // the tag is read by the next state
       state = State::between;
     } else {
@@ -293,14 +336,15 @@ struct OutputParser::Impl {
   }
 
   bool step_key() {
-    const std::array<std::string_view, 1> tags{kEndKey};
+    const std::array<std::string_view, 3> tags{kEndKey, kEndCall, kCall};
     const auto [at, which] = find_tag(tags);
-    if (which < 0) {
-      if (at_end) {
-        delta.content += buffer;
-        take(buffer.size());
-      }
-      return false;
+    if (which < 0 && !at_end) return false;
+    if (which != 0) {
+      // The call ends inside the key: there is no such argument, and the text is content.
+      delta.content.append(buffer, 0, at);
+      take(std::min(at, buffer.size()));
+      state = State::between;
+      return true;
     }
     argument_key.clear();
     append_clean(trim(buffer.substr(0, at)), argument_key);
@@ -327,10 +371,11 @@ struct OutputParser::Impl {
         in_string = true;
         arguments("\"");
       }
+      null_scanned = null_matched = 0;
       state = State::value;
       return true;
     }
-    if (begins_with(kKey, maybe) || begins_with(kEndCall, maybe) || buffer.empty()) {
+    if (begins_with(kKey, maybe) || begins_with(kEndCall, maybe) || begins_with(kCall, maybe) || buffer.empty()) {
       in_stray = false;
       begin_argument();
       arguments("null");  // a key without a value
@@ -342,9 +387,25 @@ struct OutputParser::Impl {
     return true;
   }
 
+  // True when a value that begins with the first n bytes of the buffer is not the word null, white space around it apart.
+  bool differs_from_null(size_t n) {
+    constexpr std::string_view kNull = "null";
+    for (; null_scanned < n; ++null_scanned) {
+      const char c = buffer[null_scanned];
+      if (is_space(c) && (null_matched == 0 || null_matched == kNull.size())) continue;
+      if (null_matched == kNull.size() || c != kNull[null_matched]) return true;
+      ++null_matched;
+    }
+    return false;
+  }
+
   bool step_value() {
     const std::array<std::string_view, 1> tags{kEndValue};
     const auto [at, which] = find_tag(tags);
+    if (!in_string && type.optional_string() && differs_from_null(which < 0 ? safe_length(tags) : at)) {
+      in_string = true;
+      arguments("\"");
+    }
     if (in_string) {
       size_t n = which < 0 ? safe_length(tags) : at;
       // Half a character waits for its other half.

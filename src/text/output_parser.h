@@ -1,6 +1,17 @@
 // Model text to reasoning, content and tool calls, incrementally (GLM format: spec 8.6). The concatenation of all deltas does not depend
-// on how the text was cut. No text is lost: what is neither reasoning nor a well-formed part of a call is content, white space around
-// calls and tags apart. A call of a tool that was not declared is still a call: the client can answer it with an error the model understands.
+// on how the text was cut; the time is linear in the text. A call of a tool that was not declared is still a call: the client can answer
+// it with an error the model understands.
+//
+// No text is lost, except the tags that were understood and this white space (space, tab, CR, LF; with * also a newline written as the
+// two characters \n):
+//   - before a <think> that opens the answer;
+//   - after a call, up to the next text or call;
+//   - around a call's name and an argument's key*, between the tags inside a call up to any other text there*, and around a value that
+//     is not a string (a string keeps every byte).
+// What is not a well-formed part of a call goes where it stood:
+//   - <tool_call> without a name up to its tag, or with white space inside the name, is prose: it stays reasoning or content, tag included;
+//   - text where only a tag may stand in a call, and a key that the end of the call or a new call cuts short, are content without tags;
+//   - a key without a value has the value null.
 // Used by serve; one object an answer, one thread at a time.
 #pragma once
 

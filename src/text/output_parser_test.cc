@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
@@ -14,7 +15,7 @@ namespace {
 const Json kTools = Json::parse(R"([
   {"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{
      "city":{"type":"string"},"days":{"type":"integer"},"opt":{"type":"object"},"exact":{"type":"boolean"},"ratio":{"type":"number"},
-     "tags":{"type":"array"},"nothing":{"type":"null"},"kind":{"enum":["a","b"]},"either":{"anyOf":[{"type":"integer"},{"type":"null"}]},
+     "tags":{"type":"array"},"note":{"type":["string","null"]},"nothing":{"type":"null"},"kind":{"enum":["a","b"]},"either":{"anyOf":[{"type":"integer"},{"type":"null"}]},
      "id_or_name":{"type":["integer","string"]},"ref":{"$ref":"#/$defs/Code"}},"$defs":{"Code":{"type":"string"}}}}},
   {"type":"function","function":{"name":"get","parameters":{"type":"object","oneOf":[{"properties":{"code":{"type":"string"}}},{"properties":{"n":{"type":"integer"}}}]}}},
   {"type":"function","function":{"name":"get_current_time"}}])");
@@ -141,6 +142,155 @@ TEST(OutputParser, a_schema_that_refers_to_itself_ends) {
   EXPECT_FALSE(argument_type(tools, "f", "x").known);
 }
 
+TEST(OutputParser, a_tool_schema_that_fans_out_hung_a_thread) {
+  const Json fan_out = Json::parse(R"({"type":"object","properties":{"x":{"$ref":"#/$defs/N"}},"$defs":{"N":{}}})");
+  Json parameters = fan_out;
+  parameters["$defs"]["N"]["anyOf"] = Json(8, Json{{"$ref", "#/$defs/N"}});
+  Json of_properties = parameters;  // the same among the parts that may declare the key
+  of_properties["$ref"] = "#/$defs/N";
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Json& schema : {parameters, of_properties}) {
+    const Json tools = Json::array({Json{{"function", Json{{"name", "f"}, {"parameters", schema}}}}});
+    for (const char* key : {"x", "y"}) EXPECT_FALSE(argument_type(tools, "f", key).known);
+  }
+  // 8^8 visits would be a second even at a nanosecond each, and a visit takes far longer.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+ArgumentType type_named(std::string_view type) {
+  const Json schema = Json::parse(type);
+  return argument_type(schema, schema);
+}
+
+TEST(OutputParser, an_unknown_type_word_made_every_value_a_string) {
+  for (const char* type : {R"({"type":"any"})", R"({"type":["whatever"]})", R"({"type":""})"}) {
+    EXPECT_FALSE(type_named(type).known) << type;
+    EXPECT_EQ(argument_json("5", type_named(type)), "5") << type;
+  }
+  EXPECT_EQ(argument_json("5", type_named(R"({"type":"INTEGER"})")), "5");
+  EXPECT_EQ(argument_json("x", type_named(R"({"type":"INTEGER"})")), R"("x")");
+  EXPECT_EQ(argument_json("5", type_named(R"({"type":"String"})")), R"("5")");
+  EXPECT_EQ(argument_json("5", type_named(R"({"type":"any","enum":["5"]})")), R"("5")");
+}
+
+TEST(OutputParser, python_words_became_json_where_a_string_was_meant) {
+  for (const char* word : {"None", "True", "False"}) {
+    EXPECT_EQ(argument_json(word, {}), fmt::format("\"{}\"", word));
+    for (const char* type : {"integer", "array", "string"}) {
+      EXPECT_EQ(argument_json(word, type_named(fmt::format(R"({{"type":"{}"}})", type))), fmt::format("\"{}\"", word)) << type;
+    }
+    EXPECT_EQ(argument_json(word, type_named(R"({"type":["string","boolean","null"]})")), fmt::format("\"{}\"", word));
+  }
+  EXPECT_EQ(argument_json("null", {}), "null");
+  EXPECT_EQ(argument_json("True", type_named(R"({"type":"boolean"})")), "true");
+  EXPECT_EQ(argument_json("None", type_named(R"({"type":"boolean"})")), R"("None")");
+  EXPECT_EQ(argument_json("None", type_named(R"({"type":["integer","null"]})")), "null");
+}
+
+TEST(OutputParser, a_large_or_integral_number_became_a_string) {
+  const ArgumentType integer = type_named(R"({"type":"integer"})");
+  for (const char* text : {"123456789012345678901234567890", "-99999999999999999999", "18446744073709551616", "1.0", "-0.0", "1e3",
+                           "1.50e1", "100e-2", "12.5E+1", "0e-7"}) {
+    EXPECT_EQ(argument_json(text, integer), text);
+    EXPECT_EQ(argument_json(text, {}), text);
+  }
+  for (const char* text : {"1.5", "9007199254740993.5", "1.50e0", "10e-2", "1e-400", "1e400", "1.", "+1", "01"}) {
+    EXPECT_EQ(argument_json(text, integer), fmt::format("\"{}\"", text));
+  }
+}
+
+TEST(OutputParser, a_reference_into_an_array_was_not_followed) {
+  const auto code_type = [](std::string_view reference) {
+    const Json parameters = Json::parse(fmt::format(
+        R"({{"properties":{{"u":{{"anyOf":[{{"type":"string"}},{{"type":"integer"}}]}},"code":{{"$ref":"{}"}}}}}})", reference));
+    return argument_type(Json::array({Json{{"name", "f"}, {"parameters", parameters}}}), "f", "code");
+  };
+  EXPECT_TRUE(code_type("#/properties/u/anyOf/0").only_string());
+  EXPECT_TRUE(code_type("#/properties/u/anyOf/1").integer);
+  for (const char* reference : {"#/properties/u/anyOf/2", "#/properties/u/anyOf/-1", "#/properties/u/anyOf/0x", "#/properties/u/anyOf/",
+                                "#/properties/u/anyOf/99999999999999999999"}) {
+    EXPECT_FALSE(code_type(reference).string || code_type(reference).integer) << reference;
+  }
+}
+
+TEST(OutputParser, an_optional_string_arrived_only_at_its_end) {
+  const std::string begin = "<tool_call>get_weather<arg_key>note</arg_key><arg_value>";
+  const auto streamed = [&](const std::vector<std::string>& pieces) {
+    OutputParser parser(with(false));
+    parser.push(begin);
+    std::string all;
+    for (const auto& piece : pieces) {
+      const OutputDelta delta = parser.push(piece);
+      all += '[';
+      for (const auto& call : delta.tool_calls) all += call.arguments;
+      all += ']';
+    }
+    return all;
+  };
+  EXPECT_EQ(streamed({"B", "ern"}), R"(["B][ern])");
+  EXPECT_EQ(streamed({"n", "u", "l", "l", "i", "fy"}), R"([][][][]["nulli][fy])");
+  EXPECT_EQ(streamed({" nu", "ll ", "</arg_", "value>"}), "[][][][null]");
+  EXPECT_EQ(streamed({"nu", "</arg_value>"}), R"([]["nu"])");
+  EXPECT_EQ(streamed({"null", "<"}), "[][]");
+  EXPECT_EQ(streamed({"null", "< "}), R"([]["null< ])");
+  EXPECT_EQ(streamed({"", "</arg_value>"}), R"([][""])");
+}
+
+TEST(OutputParser, a_malformed_call_swallowed_the_next) {
+  const std::string next = "<tool_call>get<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>";
+  const auto expect = [&](const std::string& broken, const std::string& arguments, const std::string& content) {
+    const Whole whole = parse(broken + next, with(false));
+    ASSERT_EQ(whole.calls.size(), 2u) << broken;
+    EXPECT_EQ(whole.calls.at(0).second, arguments) << broken;
+    EXPECT_EQ(whole.calls.at(1), std::make_pair(std::string("get"), std::string(R"({"n": 2})"))) << broken;
+    EXPECT_EQ(whole.content, content) << broken;
+  };
+  expect("<tool_call>get<arg_key>lost</tool_call>", "{}", "lost");
+  expect("<tool_call>get<arg_key>lost", "{}", "lost");
+  expect("<tool_call>get<arg_key>n</arg_key><arg_value>1</arg_value><arg_key>lost", R"({"n": 1})", "lost");
+  expect("<tool_call>get<arg_key>n</arg_key>", R"({"n": null})", "");
+  expect("<tool_call>get<arg_key>n</arg_key> stray", R"({"n": null})", "stray");
+}
+
+TEST(OutputParser, prose_about_the_tag_became_a_call) {
+  for (const std::string text :
+       {"The tag <tool_call> starts a call and </tool_call> ends it.", "<tool_call>two words</tool_call>",
+        "<tool_call>two words<arg_key>n</arg_key><arg_value>1</arg_value></tool_call> x", "a <tool_call> \\n b c"}) {
+    EXPECT_EQ(parse(text, with(false)), (Whole{"", text, {}}));
+    EXPECT_EQ(parse(text, with(true)), (Whole{text, "", {}}));
+  }
+  const Whole whole = parse("<tool_call> is the tag: <tool_call>get</tool_call>", with(false));
+  EXPECT_EQ(whole.content, "<tool_call> is the tag: ");
+  EXPECT_EQ(whole.calls.at(0).first, "get");
+}
+
+TEST(OutputParser, a_tag_named_while_thinking_ended_the_thinking) {
+  const std::string text = "I could use <tool_call> but no";
+  EXPECT_EQ(parse(text + "</think>Answer", with(true)), (Whole{text, "Answer", {}}));
+  EXPECT_EQ(parse("the <tool_call></think>Answer", with(true)), (Whole{"the <tool_call>", "Answer", {}}));
+  EXPECT_EQ(parse("the <tool_call>get</think>Answer", with(true)), (Whole{"the <tool_call>get", "Answer", {}}));
+  const Whole whole = parse(text + "<tool_call>get</tool_call>", with(true));
+  EXPECT_EQ(whole.reasoning, text);
+  EXPECT_EQ(whole.calls.at(0).first, "get");
+}
+
+TEST(OutputParser, prose_after_the_tag_was_held_to_the_end) {
+  OutputParser parser(with(false));
+  EXPECT_EQ(parser.push("<tool_call> is").content, "");
+  EXPECT_EQ(parser.push(" a ").content, "<tool_call> is a ");
+  EXPECT_EQ(parser.push("tag").content, "tag");
+}
+
+TEST(OutputParser, only_white_space_around_calls_and_their_tags_is_dropped) {
+  EXPECT_EQ(parse(" \n a \n", with(false)).content, " \n a \n");
+  EXPECT_EQ(parse(" \n ", with(false)).content, " \n ");
+  EXPECT_EQ(parse(" r \n</think>\n c ", with(true)), (Whole{" r \n", "\n c ", {}}));
+  const Whole whole =
+      parse(" a \n<tool_call>\tget_weather\n<arg_key> city\n</arg_key> <arg_value> B \n</arg_value>\n</tool_call>\r\n b ", with(false));
+  EXPECT_EQ(whole.content, " a \nb ");
+  EXPECT_EQ(whole.calls.at(0), std::make_pair(std::string("get_weather"), std::string(R"({"city": " B \n"})")));
+}
+
 TEST(OutputParser, parallel_calls_have_their_own_index) {  // B19
   const Whole whole = parse(
       "<tool_call>get<arg_key>n</arg_key><arg_value>1</arg_value></tool_call>\n<tool_call>get<arg_key>n</arg_key><arg_value>2</arg_value></"
@@ -211,6 +361,14 @@ const std::vector<std::string> kOutputs = {
     "<tool_call>get<arg_key>n</arg_key> stray  text < here <arg_value>1</arg_value>\\n more \\n</tool_call> \n <tool_call> x",
     "<tool_call>get_weather<arg_key>city</arg_key><arg_value>bad \xff\xc3 bytes \xe6\x9d</arg_value></tool_call>\xe6",
     "<tool_call>get_weather<arg_key>city</arg_key>\\",
+    "<tool_call>get_weather<arg_key>note</arg_key><arg_value> nul</arg_value><arg_key>note</arg_key><arg_value>\nnull </arg_value><arg_key>"
+    "note</arg_key><arg_value>null<</arg_value><arg_key>note</arg_key><arg_value>null",
+    "I could use <tool_call> but no</think>The tag <tool_call> starts a call and </tool_call> ends it.",
+    "a<tool_call>get</think>b<tool_call>a\\n b</tool_call><tool_call> \\n\\\\n a \\n</tool_call>\\",
+    "<tool_call>get<arg_key>lost</tool_call><tool_call>get<arg_key>n</arg_key><tool_call>get<arg_key>lost <tool_call>get<arg_key>lost",
+    " \n\t<thin",
+    " \n\t<think>x",
+    " \n\t",
     "x<tool_call>get_weather<arg_key>city</arg_key><arg_value>unfinished \xe6\x9d",
 };
 
@@ -249,6 +407,72 @@ TEST(OutputParser, random_tag_soup_never_breaks_the_json) {
       ASSERT_TRUE(Json::accept(call.second)) << round << ": " << text << " -> " << call.second;
     ASSERT_EQ(parse_cut(text, options, [&] { return 1 + rng.below(7); }), expected) << round << ": " << text;
   }
+}
+
+// What the parser drops is tags and white space only: every word that was put in comes out once, whole, wherever it went.
+TEST(OutputParser, random_tag_soup_loses_no_word) {
+  constexpr uint64_t kSeed = 20261201;
+  SCOPED_TRACE(kSeed);
+  const std::vector<std::string> parts = {"<think>",
+                                          "</think>",
+                                          "<tool_call>",
+                                          "</tool_call>",
+                                          "<arg_key>",
+                                          "</arg_key>",
+                                          "<arg_value>",
+                                          "</arg_value>",
+                                          "<tool_call>get_weather<arg_key>",
+                                          "</arg_key><arg_value>",
+                                          "</arg_value></tool_call>",
+                                          "city",
+                                          "note",
+                                          "null",
+                                          "opt",
+                                          " ",
+                                          "\n",
+                                          "\\n",
+                                          "<",
+                                          "\\",
+                                          "\xff"};
+  Rng rng(kSeed);
+  for (int round = 0; round < 5000; ++round) {
+    std::string text;
+    size_t num_words = 0;
+    for (uint64_t i = rng.below(40); i > 0; --i) {
+      const uint64_t part = rng.below(parts.size() * 3 / 2);
+      text += part < parts.size() ? parts[part] : fmt::format("W{}E", num_words++);
+    }
+    const auto options = with(rng.below(2) == 0);
+    const Whole whole = parse_cut(text, options, [&] { return 1 + rng.below(9); });
+    std::string out = whole.reasoning + "|" + whole.content;
+    for (const auto& [index, call] : whole.calls) {
+      ASSERT_TRUE(Json::accept(call.second)) << round << ": " << text << " -> " << call.second;
+      out += "|" + call.first + "|" + call.second;
+    }
+    ASSERT_EQ(static_cast<size_t>(std::count(out.begin(), out.end(), 'W')), num_words) << round << ": " << text << " -> " << out;
+    for (size_t i = 0; i < num_words; ++i)
+      ASSERT_NE(out.find(fmt::format("W{}E", i)), std::string::npos) << round << ": word " << i << " of " << text << " -> " << out;
+  }
+}
+
+TEST(OutputParser, white_space_in_single_bytes_was_quadratic) {
+  const std::string space(1 << 20, ' ');
+  const auto begin = std::chrono::steady_clock::now();
+  const auto one = [] { return 1; };
+  EXPECT_EQ(parse_cut(space + "a", with(false), one).content, space + "a");
+  EXPECT_EQ(parse_cut(space + "<think>a", with(false), one).reasoning, "a");
+  EXPECT_EQ(parse_cut("<tool_call>" + space + "get" + space + "</tool_call>" + space, with(false), one).calls.at(0).first, "get");
+  EXPECT_EQ(parse_cut("<tool_call>get_weather<arg_key>note</arg_key><arg_value>" + space + "null", with(false), one).calls.at(0).second,
+            R"({"note": null})");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(OutputParser, many_calls_in_one_piece_were_quadratic) {
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += "<tool_call>get</tool_call>";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse(text, with(false)).calls.size(), 50'000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(OutputParser, a_megabyte_in_single_bytes_is_linear) {
