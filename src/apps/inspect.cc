@@ -194,7 +194,6 @@ Result<InspectReport> inspect_checkpoint(const std::string& model) {
     const TensorInfo* info = checkpoint.find(t.name);
     const std::string module(t.module());
     const bool excluded = !config.quant.excludes.empty() && excludes.matches(module);
-    report.excluded_modules += excluded ? 1 : 0;
     if (info == nullptr) {
       if (!t.optional) report.missing.push_back({t.name, missing_reason(t, checkpoint)});
       continue;
@@ -208,6 +207,7 @@ Result<InspectReport> inspect_checkpoint(const std::string& model) {
       count(report, t, dtype_format(info->dtype), 1, static_cast<int64_t>(info->bytes));
       continue;
     }
+    report.excluded_modules += excluded ? 1 : 0;  // linears alone: norms and biases are never packed
     const auto view = tensor::linear_view(checkpoint, module, t.shape[0], t.shape[1]);
     if (!view) {
       report.faulty.push_back({t.name, view.error().text()});

@@ -45,6 +45,22 @@ Result<> check_flags(const ServiceOptions& options) {
   return {};
 }
 
+// bos_token and eos_token of tokenizer_config.json, which some templates print; as text or as {"content": text}.
+Result<Json> read_special_tokens(const fs::path& model) {
+  Json out = Json::object();
+  std::error_code ignored;
+  if (!fs::exists(model / "tokenizer_config.json", ignored)) return out;
+  INGOT_ASSIGN(const std::string text, read_file(model / "tokenizer_config.json", kMaxTextFile));
+  INGOT_ASSIGN(const Json config, parse_json(text, (model / "tokenizer_config.json").string()));
+  if (!config.is_object()) return out;
+  for (const char* name : {"bos_token", "eos_token"}) {
+    Json token = config.value(name, Json());
+    if (token.is_object()) token = Json(token.value("content", Json()));
+    if (token.is_string()) out[name] = token;
+  }
+  return out;
+}
+
 // The template's source: chat_template.jinja, else tokenizer_config.json's; empty when there is none.
 Result<std::string> read_template(const fs::path& model) {
   std::error_code ignored;
@@ -125,6 +141,7 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   INGOT_ASSIGN(served->tokenizer, text::Tokenizer::load(options.model / "tokenizer.json"));
   auto& defaults = served->defaults;
   INGOT_ASSIGN(defaults.chat_template_source, read_template(options.model));
+  INGOT_ASSIGN(defaults.special_tokens, read_special_tokens(options.model));
   if (!defaults.chat_template_source.empty()) {
     INGOT_ASSIGN(served->chat_template, text::ChatTemplate::parse(defaults.chat_template_source, "the model's chat template"));
   }

@@ -69,6 +69,9 @@ ApiError from_refusal(const Refusal& refusal) {
 }
 }  // namespace
 
+// Ten times what a long conversation takes, and a second or two at the most for a template gone wild.
+constexpr text::RenderLimits kRenderLimits{.max_steps = 4'000'000};
+
 ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& request) {
   if (!model.chat_template) {
     return tl::unexpected(ApiError{400, "this model has no chat template; use /v1/completions", "messages", "no_chat_template"});
@@ -78,11 +81,12 @@ ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& 
     const std::string text = messages.error().text();
     return tl::unexpected(ApiError{400, text, text.substr(0, text.find(": ")), {}});  // an error begins with the field's path
   }
-  Json context = request.template_kwargs;
+  Json context = model.defaults.special_tokens;
+  for (const auto& [name, value] : request.template_kwargs.items()) context[name] = value;
   context["messages"] = std::move(*messages);
   if (!request.tools.empty()) context["tools"] = request.tools;
   context["add_generation_prompt"] = true;
-  auto text = model.chat_template->render(context, {}, unix_seconds());
+  auto text = model.chat_template->render(context, kRenderLimits, unix_seconds());
   if (!text) return tl::unexpected(ApiError{400, "the chat template refused this conversation: " + text.error().text(), "messages", {}});
   auto ids = encode_prompt(model, *text, "messages");
   if (!ids) return tl::unexpected(std::move(ids).error());

@@ -18,9 +18,10 @@ struct RequestDefaults {
   float top_p = 1.0f;
   int32_t top_k = 0;
   std::vector<int32_t> eos_token_ids;
-  int64_t vocab_size = 0;            // of the model: the end of valid token ids
-  int64_t context_length = 0;        // prompt and completion together
-  std::string chat_template_source;  // a chat_template_kwargs name must occur in it
+  int64_t vocab_size = 0;                // of the model: the end of valid token ids
+  int64_t context_length = 0;            // prompt and completion together
+  std::string chat_template_source;      // a chat_template_kwargs name must occur in it
+  Json special_tokens = Json::object();  // bos_token, eos_token: variables of the template
 };
 
 struct GenerationOptions {
