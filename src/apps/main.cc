@@ -16,9 +16,8 @@ namespace {
 // Every translation unit is compiled for x86-64-v3; say so instead of dying of an illegal instruction.
 bool processor_is_supported() {
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c"))
-    return true;
-  std::fputs("ingot: this processor lacks AVX2, FMA, BMI2 or F16C; ingot needs x86-64-v3 (Haswell, Zen or later)\n", stderr);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return true;
+  std::fputs("ingot: this processor lacks AVX2, FMA or BMI2; ingot needs x86-64-v3 (Haswell, Zen or later)\n", stderr);
   return false;
 }
 

@@ -399,8 +399,8 @@ Value Interpreter::call_macro(const Macro& macro, CallValues args) {
   Value caller;
   bool has_caller = false;
   for (auto& [name, value] : args.named) {
-    const auto it =
-        std::find_if(definition.params.begin(), definition.params.end(), [&](const Param& param) { return param.name == name; });
+    const auto it = std::find_if(definition.params.begin(), definition.params.end(),
+                                 [&wanted = name](const Param& param) { return param.name == wanted; });
     if (it != definition.params.end()) {
       const auto i = static_cast<size_t>(it - definition.params.begin());
       if (given[i]) fault("TypeError", "macro {} got multiple values for argument '{}'", definition.text, name);

@@ -467,7 +467,7 @@ Params::Params(std::string_view function, CallValues& args, std::initializer_lis
   }
   for (size_t i = 0; i < args.positional.size(); ++i) values_[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {
-    const auto it = std::find_if(names_.begin(), names_.end(), [&](const char* known) { return name == known; });
+    const auto it = std::find_if(names_.begin(), names_.end(), [&wanted = name](const char* known) { return wanted == known; });
     if (it == names_.end()) fault("TypeError", "{}() got an unexpected keyword argument '{}'", function_, name);
     const auto i = static_cast<size_t>(it - names_.begin());
     if (values_[i] != nullptr) fault("TypeError", "{}() got multiple values for argument '{}'", function_, name);
