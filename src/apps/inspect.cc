@@ -200,9 +200,12 @@ Result<InspectReport> inspect_checkpoint(const std::string& model) {
     }
     used.insert(info->name);
     if (!t.is_linear) {
-      if (info->shape != t.shape || (info->dtype != tensor::DType::bf16 && info->dtype != tensor::DType::f32)) {
-        report.faulty.push_back({t.name, fmt::format("expected BF16 or F32 {}, found {} {}", tensor::shape_text(t.shape),
-                                                     tensor::dtype_name(info->dtype), tensor::shape_text(info->shape))});
+      // The router's bias is refused in bf16 by the loader: rounding it changes which experts are chosen.
+      const bool needs_f32 = t.kind == TensorKind::router_bias;
+      if (info->shape != t.shape || (info->dtype != tensor::DType::f32 && (needs_f32 || info->dtype != tensor::DType::bf16))) {
+        report.faulty.push_back(
+            {t.name, fmt::format("expected {} {}, found {} {}", needs_f32 ? "F32" : "BF16 or F32", tensor::shape_text(t.shape),
+                                 tensor::dtype_name(info->dtype), tensor::shape_text(info->shape))});
       }
       count(report, t, dtype_format(info->dtype), 1, static_cast<int64_t>(info->bytes));
       continue;

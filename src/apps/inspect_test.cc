@@ -385,6 +385,14 @@ TEST_F(InspectSmall, wrong_shapes_and_formats_are_faulty_with_expected_and_found
   EXPECT_THAT(err_, HasSubstr("3 are faulty"));
 }
 
+TEST_F(InspectSmall, router_bias_in_bf16_is_faulty_as_the_loader_says) {
+  const std::string bias = "model.layers.3.mlp.gate.e_score_correction_bias";
+  store_as(bias, {{bias, DType::bf16, {16}, {}}});
+  const InspectReport r = report();
+  ASSERT_THAT(names(r.faulty), UnorderedElementsAre(bias));
+  EXPECT_THAT(r.faulty[0].reason, HasSubstr("expected F32 [16], found BF16 [16]"));
+}
+
 TEST_F(InspectSmall, scale_beside_a_weight_that_is_not_packed_is_unused) {
   tensors_.push_back({"model.layers.3.mlp.experts.1.up_proj.weight_scale", DType::u8, {128, 8}, {}});
   tensors_.push_back({"model.vision_tower.weight", DType::bf16, {4, 4}, {}});

@@ -107,7 +107,10 @@ def test_a_client_that_hangs_up_frees_the_engine(server, http, stream):
     body = json.dumps({"model": NAME, "prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": stream}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(0.3)
+        deadline = time.monotonic() + 5
+        while http.get("/health").json()["running"] == 0:
+            assert time.monotonic() < deadline, "the request never ran"
+            time.sleep(0.01)
     deadline = time.monotonic() + 3
     while http.get("/health").json()["running"] != 0:
         assert time.monotonic() < deadline, "the abandoned request still runs"
