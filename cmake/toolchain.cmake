@@ -9,8 +9,8 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror -fno-strict-aliasing)
-# AVX2 is the floor of every server Ingot aims at; src/apps/main.cc refuses older processors by name. Wider
-# vectors are chosen at run time by Highway in the few kernels where they pay.
+# AVX2 is the floor of every server Ingot aims at; src/apps/main.cc refuses older processors by name. No contraction: the kernels give
+# the same bits here and in the emulator.
 add_compile_options(-march=x86-64-v3 -ffp-contract=off)
 # Beast's and nlohmann's inlined moves set off these two in g++ 12 with no fault in sight (GCC bugs 105562, 107919).
 add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=restrict)
