@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 # What each one is for: docs/dependencies.md.
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 curl ca-certificates
   libboost1.81-dev libssl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libexpected-dev
-  libpcre2-dev libutf8proc-dev libgtest-dev libgmock-dev)
-if [[ "${1:-}" == tests ]]; then packages+=(python3-venv clang-format-14 clang-tidy-14); fi
+  libpcre2-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev)
+if [[ "${1:-}" == tests ]]; then packages+=(python3-venv clang-format-14 clang-tidy-14 clang-14 libclang-rt-14-dev); fi
 
 missing=()
 for package in "${packages[@]}"; do

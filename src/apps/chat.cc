@@ -61,7 +61,7 @@ class Conversation {
     while (interrupts.take()) {  // pressed before the answer began
     }
     const auto figures = serve::answer_locally(
-        *service_.model, *service_.engine,
+        *service_.model, *service_.dispatcher,
         {std::move(prompt->tokens), std::move(parsed->options.sampling), std::move(parsed->options.stop_strings), std::move(parser)},
         [&](const text::OutputDelta& delta) {
           if (on_terminal && !delta.reasoning.empty()) std::printf("%s%s", reasoning.empty() ? "\x1b[2m" : "", delta.reasoning.c_str());

@@ -68,7 +68,7 @@ int run_generate(const GenerateOptions& options) {
 
   const bool show_thoughts = isatty(STDERR_FILENO) != 0;
   bool thinking = false;
-  const auto figures = serve::answer_locally(*loaded->model, *loaded->engine, std::move(*request), [&](const text::OutputDelta& delta) {
+  const auto figures = serve::answer_locally(*loaded->model, *loaded->dispatcher, std::move(*request), [&](const text::OutputDelta& delta) {
     if (!delta.reasoning.empty() && show_thoughts) {
       std::fprintf(stderr, "%s%s", thinking ? "" : "\x1b[2m", delta.reasoning.c_str());
       thinking = true;

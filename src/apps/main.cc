@@ -1,4 +1,5 @@
-// The command line: flags to options structs, one subcommand a file. The only file that includes CLI11 (ten seconds to compile).
+// The command line: flags to options structs, one subcommand a file. With service_flags.cc the only file that includes CLI11 (ten seconds
+// to compile).
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -9,6 +10,7 @@
 #include "apps/generate.h"
 #include "apps/inspect.h"
 #include "apps/serve.h"
+#include "apps/service_flags.h"
 
 namespace ingot::apps {
 namespace {
@@ -19,18 +21,6 @@ bool processor_is_supported() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return true;
   std::fputs("ingot: this processor lacks AVX2, FMA or BMI2; ingot needs x86-64-v3 (Haswell, Zen or later)\n", stderr);
   return false;
-}
-
-// The flags that serve, generate and chat share. Names follow sglang. Values are checked where they are used, by name.
-void add_service_flags(CLI::App* app, serve::ServiceOptions& o) {
-  app->add_option("model", o.model, "checkpoint folder")->required();
-  app->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
-  app->add_option("--context-length", o.context_length, "prompt + answer of one request, in tokens; 0: the model's")->capture_default_str();
-  app->add_option("--max-total-tokens", o.max_total_tokens, "tokens the KV cache holds; 0: from context length and free memory")
-      ->capture_default_str();
-  app->add_option("--page-size", o.page_size, "tokens a cache page")->capture_default_str();
-  app->add_option("--chunked-prefill-size", o.chunked_prefill_size, "token budget of a step")->capture_default_str();
-  app->add_option("--threads", o.threads, "kernel threads; 0: one per processor")->capture_default_str();
 }
 
 void add_sampling_flags(CLI::App* app, SamplingFlags& s) {
@@ -58,7 +48,7 @@ int main(int argc, char** argv) {
 
   GenerateOptions generate;
   CLI::App* generate_app = app.add_subcommand("generate", "one answer: its text on standard output, figures on standard error");
-  add_service_flags(generate_app, generate.service);
+  add_model_flags(generate_app, generate.service);
   generate_app->add_option("--prompt", generate.prompt, "the user's message")->required();
   generate_app->add_flag("--raw", generate.raw, "continue the text itself, without the chat template");
   add_sampling_flags(generate_app, generate.sampling);
@@ -66,24 +56,14 @@ int main(int argc, char** argv) {
 
   ChatOptions chat;
   CLI::App* chat_app = app.add_subcommand("chat", "a conversation in the terminal; /reset forgets it, /exit ends");
-  add_service_flags(chat_app, chat.service);
+  add_model_flags(chat_app, chat.service);
   chat_app->add_option("--system", chat.system, "system message");
   add_sampling_flags(chat_app, chat.sampling);
   chat_app->add_option("--log-level", chat.log_level, "debug, info, warn, error or off")->capture_default_str();
 
   ServeOptions serve;
   CLI::App* serve_app = app.add_subcommand("serve", "an OpenAI-compatible HTTP server");
-  add_service_flags(serve_app, serve.service);
-  serve_app->add_option("--host", serve.host, "address to listen on")->capture_default_str();
-  serve_app->add_option("--port", serve.port, "0: any free one")->capture_default_str();
-  serve_app->add_option("--served-model-name", serve.service.served_model_name, "default: the folder's name");
-  serve_app->add_option("--api-key", serve.api_key, "asked of clients as a Bearer token; default: none");
-  serve_app->add_option("--max-running-requests", serve.service.max_running_requests, "sequences in a batch")->capture_default_str();
-  serve_app->add_option("--max-queued-requests", serve.service.max_queued_requests, "more are answered 429")->capture_default_str();
-  serve_app->add_option("--tp", serve.service.tp, "tensor-parallel ranks (only 1 so far)")->capture_default_str();
-  serve_app->add_option("--dp", serve.service.dp, "replicas (only 1 so far)")->capture_default_str();
-  serve_app->add_option("--drain-seconds", serve.drain_seconds, "time for running answers after SIGTERM")->capture_default_str();
-  serve_app->add_option("--log-level", serve.log_level, "debug, info, warn, error or off")->capture_default_str();
+  add_serve_flags(serve_app, serve);
 
   CLI::App* bench_app = app.add_subcommand("bench", "speed on this machine");
   bench_app->require_subcommand(1);

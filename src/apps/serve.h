@@ -1,20 +1,17 @@
 // `ingot serve MODEL`: the OpenAI server, until SIGTERM or SIGINT. Called by main.cc alone.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "serve/model_service.h"
+#include "serve/run_server.h"
 
 namespace ingot::apps {
 
 struct ServeOptions {
   serve::ServiceOptions service;
-  std::string host = "127.0.0.1";
-  int port = 30000;     // 0: any free one
-  std::string api_key;  // empty: open to all
+  serve::ServerOptions server;
   std::string log_level = "info";
-  int drain_seconds = 20;  // after SIGTERM, for answers in progress
 };
 
 // The exit status. Errors go to standard error.

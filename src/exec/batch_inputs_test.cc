@@ -6,16 +6,28 @@
 namespace ingot::exec {
 namespace {
 
+// An item that owns what it shows.
+struct Owned {
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> pages;
+  sched::BatchItem item(int32_t start, bool sample) const {
+    sched::BatchItem item;
+    item.token_ids = token_ids;
+    item.pages = pages;
+    item.start = start;
+    item.sample = sample;
+    return item;
+  }
+};
+
 std::vector<int32_t> list(std::span<const int32_t> span) { return {span.begin(), span.end()}; }
 
 TEST(BatchInputs, ADecodeAndAChunkBecomeFlatRows) {
+  const Owned a{{70}, {9, 2}};
+  const Owned b{{11, 12, 13}, {1, 0}};
+  const Owned c{{21, 22}, {7}};
   sched::BatchPlan plan;
-  plan.items.push_back(
-      {.request = 4, .token_ids = {70}, .start = 5, .pages = {9, 2}, .sample = true, .sampling = nullptr, .num_generated = 3});
-  plan.items.push_back(
-      {.request = 5, .token_ids = {11, 12, 13}, .start = 3, .pages = {1, 0}, .sample = false, .sampling = nullptr, .num_generated = 0});
-  plan.items.push_back(
-      {.request = 6, .token_ids = {21, 22}, .start = 0, .pages = {7}, .sample = true, .sampling = nullptr, .num_generated = 0});
+  plan.items = {a.item(5, true), b.item(3, false), c.item(0, true)};
   plan.num_tokens = 6;
   BatchInputs inputs;
   for (int round = 0; round < 2; ++round) {  // the second must not see the first
@@ -31,9 +43,9 @@ TEST(BatchInputs, ADecodeAndAChunkBecomeFlatRows) {
 }
 
 TEST(BatchInputs, RowsWithoutAPageAreCaught) {
+  const Owned a{{70}, {9}};
   sched::BatchPlan plan;
-  plan.items.push_back(
-      {.request = 4, .token_ids = {70}, .start = 4, .pages = {9}, .sample = true, .sampling = nullptr, .num_generated = 0});
+  plan.items = {a.item(4, true)};
   plan.num_tokens = 1;
   BatchInputs inputs;
   EXPECT_DEATH(inputs.fill(plan, 4), "rows \\[4, 5\\) in 1 pages of 4");

@@ -13,6 +13,11 @@ GlmRunner::GlmRunner(std::shared_ptr<model::Glm> model, model::KvCache cache, st
 }
 
 Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
+  for (const sched::PageSave& save : plan.saves) {
+    save.to->resize(static_cast<size_t>(cache_.page_bytes()));
+    cache_.save_page(save.page, *save.to);
+  }
+  for (const sched::PageLoad& load : plan.loads) cache_.load_page(*load.from, load.page);
   const model::ForwardBatch batch = inputs_.fill(plan, cache_.options().page_size);
   const auto vocab_size = static_cast<size_t>(model_->config().vocab_size);
   logits_.resize(batch.logit_rows.size() * vocab_size);
@@ -27,7 +32,8 @@ Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
     if (!drawn)
       return fail("request {}, position {}: {}", item.request, item.start + static_cast<int64_t>(item.token_ids.size()),
                   drawn.error().text());
-    result.sampled.push_back({item.request, drawn->token_id, std::move(drawn->logprob)});
+    result.sampled.push_back({.request = item.request, .token_ids = {drawn->token_id}, .logprobs = {}, .num_drafted = 0});
+    if (item.sampling->top_logprobs >= 0) result.sampled.back().logprobs.push_back(std::move(drawn->logprob));
   }
   return result;
 }

@@ -2,6 +2,7 @@
 // Called by exec on one thread. The MTP layer is bound too (when present) and run by the speculation of a later issue.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -31,11 +32,23 @@ class KvCache {
   static tensor::DType index_dtype(tensor::DType dtype);  // f32 for f32, else bf16
 
   const Options& options() const { return options_; }
+  // One page in host memory: per layer its latents, then its index keys where the layer has them. Never the one without the other.
+  int64_t page_bytes() const { return page_bytes_; }
+  void save_page(int64_t page, std::span<std::byte> to) const;    // page_bytes() bytes
+  void load_page(std::span<const std::byte> from, int64_t page);  // page_bytes() bytes
+
   void* latents(int64_t layer);     // (num_pages * page_size, latent_dim)
   void* index_keys(int64_t layer);  // (num_pages * page_size, index_head_dim); null for shared layers
 
  private:
+  // Calls visit(memory of the page, bytes) for each part of it, in a fixed order.
+  template <class Visit>
+  void visit_page(int64_t page, Visit visit) const;
+
   Options options_;
+  int64_t latent_page_bytes_ = 0;  // of one layer
+  int64_t index_page_bytes_ = 0;
+  int64_t page_bytes_ = 0;
   std::vector<std::shared_ptr<void>> latents_;
   std::vector<std::shared_ptr<void>> index_keys_;
 };

@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "base/check.h"
@@ -56,7 +57,40 @@ Result<KvCache> KvCache::create(const spec::ModelConfig& config, const Options& 
       cache.index_keys_.push_back(nullptr);
     }
   }
+  cache.latent_page_bytes_ = options.page_size * config.latent_dim() * static_cast<int64_t>(tensor::dtype_bytes(options.dtype));
+  cache.index_page_bytes_ =
+      options.page_size * config.index_head_dim * static_cast<int64_t>(tensor::dtype_bytes(index_dtype(options.dtype)));
+  cache.page_bytes_ = options.page_size * bytes_per_token(config, options.dtype);
   return cache;
+}
+
+template <class Visit>
+void KvCache::visit_page(int64_t page, Visit visit) const {
+  for (size_t layer = 0; layer < latents_.size(); ++layer) {
+    visit(static_cast<std::byte*>(latents_[layer].get()) + page * latent_page_bytes_, static_cast<size_t>(latent_page_bytes_));
+    if (index_keys_[layer])
+      visit(static_cast<std::byte*>(index_keys_[layer].get()) + page * index_page_bytes_, static_cast<size_t>(index_page_bytes_));
+  }
+}
+
+void KvCache::save_page(int64_t page, std::span<std::byte> to) const {
+  INGOT_CHECK(static_cast<int64_t>(to.size()) == page_bytes_ && page >= 0 && page < options_.num_pages);
+  std::byte* next = to.data();
+  visit_page(page, [&](const std::byte* memory, size_t bytes) {
+    std::memcpy(next, memory, bytes);
+    next += bytes;
+  });
+  INGOT_CHECK(next == to.data() + to.size(), "the parts of a page do not add up to page_bytes()");
+}
+
+void KvCache::load_page(std::span<const std::byte> from, int64_t page) {
+  INGOT_CHECK(static_cast<int64_t>(from.size()) == page_bytes_ && page >= 0 && page < options_.num_pages);
+  const std::byte* next = from.data();
+  visit_page(page, [&](std::byte* memory, size_t bytes) {
+    std::memcpy(memory, next, bytes);
+    next += bytes;
+  });
+  INGOT_CHECK(next == from.data() + from.size(), "the parts of a page do not add up to page_bytes()");
 }
 
 void* KvCache::latents(int64_t layer) { return latents_.at(static_cast<size_t>(layer)).get(); }

@@ -2,39 +2,66 @@
 // scheduler.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <span>
 #include <vector>
 
+#include "sched/page_key.h"
 #include "sched/request.h"
 
 namespace ingot::sched {
 
-// One sequence's rows in a step: a chunk of its prompt (prefill) or its last token (decode).
+// One page of the cache in host memory: latents and index keys of all layers, as the runner lays them out.
+using PageBytes = std::vector<std::byte>;
+using HostPage = std::shared_ptr<PageBytes>;
+
+// Device page to host memory. The runner sizes and fills `to`.
+struct PageSave {
+  int32_t page = -1;
+  HostPage to;
+  PageKey key = 0;  // the page's name and content, for the disk tier
+  PageKey parent = 0;
+  std::vector<int32_t> token_ids;  // (page_size)
+};
+
+// Host memory to device page. `from` was filled by an earlier save, or one of the same plan.
+struct PageLoad {
+  HostPage from;
+  int32_t page = -1;
+};
+
+// One sequence's rows in a step: a chunk of its prompt (prefill) or its last token (decode). The spans and pointers are valid until commit.
 struct BatchItem {
   RequestId request = 0;
-  std::vector<int32_t> token_ids;            // the rows, in order; at least one
+  std::span<const int32_t> token_ids;        // the rows, in order; at least one
   int32_t start = 0;                         // position of the first row; positions below are in the cache
-  std::vector<int32_t> pages;                // page table of the sequence, covering start + token_ids.size() positions
+  std::span<const int32_t> pages;            // page table of the sequence, covering start + token_ids.size() + num_draft positions
   bool sample = false;                       // the last row ends what is known: draw the next token
-  const SamplingParams* sampling = nullptr;  // valid until commit; set when sample
+  const SamplingParams* sampling = nullptr;  // set when sample
   int32_t num_generated = 0;                 // completion tokens so far: the counter of the next random draw
+  int32_t num_draft = 0;                     // the runner may draft so many tokens, verify them in this step and return those that hold
 };
 
 struct BatchPlan {
-  std::vector<BatchItem> items;  // decodes first
-  int64_t num_tokens = 0;        // rows over all items
-  bool empty() const { return items.empty(); }
+  std::vector<PageSave> saves;   // run first, in order
+  std::vector<PageLoad> loads;   // then these, in order; a page may appear twice
+  std::vector<BatchItem> items;  // then the rows; decodes first
+  int64_t num_tokens = 0;        // rows over all items, drafts included
+  bool empty() const { return items.empty() && saves.empty(); }
 };
 
-struct SampledToken {
+// What one item drew: one token, or with drafts up to num_draft + 1, each of them what would have been drawn without drafts.
+struct SampledTokens {
   RequestId request = 0;
-  int32_t token_id = -1;
-  TokenLogprob logprob;  // filled when the request asked for it
+  std::vector<int32_t> token_ids;      // at least one
+  std::vector<TokenLogprob> logprobs;  // as many, when the request asked for them; else empty
+  int32_t num_drafted = 0;             // tokens that were drafted; token_ids.size() - 1 of them were accepted
 };
 
 struct BatchResult {
-  std::vector<SampledToken> sampled;  // one for every item with sample set, in plan order
+  std::vector<SampledTokens> sampled;  // one for every item with sample set, in plan order
 };
 
 }  // namespace ingot::sched

@@ -14,13 +14,15 @@ class PagePool {
   int64_t num_pages() const { return static_cast<int64_t>(in_use_.size()); }
   int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
 
-  // Appends `count` pages to `pages`. The caller has asked num_free() before: not enough is a programmer error.
-  void take(int64_t count, std::vector<int32_t>& pages);
-  // Gives back every page of the list and empties it. A page that is free already is a programmer error.
-  void give_back(std::vector<int32_t>& pages);
+  // The caller has asked num_free() before: an empty pool is a programmer error.
+  int32_t take();
+  void take(int64_t count, std::vector<int32_t>& pages);  // appends
+  // A page that is free already is a programmer error.
+  void give_back(int32_t page);
+  void give_back(std::span<const int32_t> pages);
 
-  // Recomputes the truth: `held` are all page lists of all sequences. Aborts on a page that is held twice, held and free, or lost.
-  void verify(std::span<const std::vector<int32_t>* const> held) const;
+  // Recomputes the truth: `held` are all pages that somebody holds. Aborts on a page that is held twice, held and free, or lost.
+  void verify(std::span<const int32_t> held) const;
 
  private:
   std::vector<int32_t> free_;    // a stack: the page freed last is used first

@@ -1,6 +1,7 @@
 // What a client asked for, typed and validated: immutable from here on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,7 +39,9 @@ enum class FinishReason : uint8_t {
   stop_string,  // the watcher said so
   length,       // max_tokens or the context limit
   cancelled,
-  error,  // `error` says why
+  queue_timeout,  // it waited longer than its queue deadline
+  timeout,        // it was not done at its deadline
+  error,          // `error` says why
 };
 
 struct TokenLogprob {
@@ -52,15 +55,34 @@ struct TokenEvent {
   std::vector<TokenLogprob> logprobs;  // as many as token_ids when asked for, else empty
   FinishReason finish = FinishReason::none;
   std::string error;
+  // The request's story so far.
+  int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
+  int64_t scheduled_ns = 0;   // its first rows were planned; 0: never
+  int32_t num_preempted = 0;
+  int replica = 0;          // set by the engine
+  int32_t num_drafted = 0;  // tokens drafted and accepted in this step
+  int32_t num_accepted = 0;
 };
 
 // Called on the engine thread, in order; the last call has a finish reason. Must not block.
 using EventSink = std::function<void(TokenEvent)>;
 
+// A page of the prompt that the disk tier had: `page` follows on the pages before it.
+struct FetchedPage {
+  int64_t index = 0;  // it holds prompt tokens [index * page_size, (index + 1) * page_size)
+  std::shared_ptr<std::vector<std::byte>> bytes;
+};
+
 struct Request {
   RequestId id = 0;             // set by the engine
+  std::string name;             // what the client calls it ("chatcmpl-..."), for the log
   std::vector<int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
+  int32_t priority = 0;                   // higher goes first
+  int64_t submitted_ns = 0;               // set by the engine, as the deadlines: on the clock that plan() is told of
+  int64_t queue_deadline_ns = 0;          // ends unless its first rows are planned by then; 0: none
+  int64_t deadline_ns = 0;                // ends unless done by then; 0: none
+  std::vector<FetchedPage> fetched;       // in order of index
   std::shared_ptr<TokenWatcher> watcher;  // may be null
   EventSink sink;
 };

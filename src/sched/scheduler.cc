@@ -1,13 +1,32 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
 namespace ingot::sched {
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options), pool_(options.num_pages) {
+namespace {
+// Ranking by cached prefix looks at so many of the waiting; the others count as not cached. Bounds the cost of a long queue.
+constexpr size_t kMaxRanked = 128;
+
+bool before(const Sequence& a, const Sequence& b) {
+  return std::tuple(-int64_t{a.request.priority}, a.arrival) < std::tuple(-int64_t{b.request.priority}, b.arrival);
+}
+
+std::span<const int32_t> slice(const std::vector<int32_t>& tokens, int64_t begin, int64_t count) {
+  return std::span<const int32_t>(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+}
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      pool_(options.num_pages),
+      cache_(pool_, options.page_size, options.prefix_cache ? options.host_pages : 0, options.page_key) {
   INGOT_CHECK(options.page_size > 0 && options.chunked_prefill_size > 0 && options.max_running_requests > 0 && options.context_length > 0);
+  INGOT_CHECK(options.num_draft_tokens >= 0 && options.max_overtaken >= 0);
 }
 
 Result<> Scheduler::admissible(const Request& request, const SchedulerOptions& options) {
@@ -27,7 +46,22 @@ void Scheduler::submit(Request request) {
   sequence->tokens = request.prompt;
   sequence->max_length = std::min(options_.max_length(), static_cast<int64_t>(request.prompt.size()) + request.sampling.max_tokens);
   sequence->arrival = next_arrival_++;
+  const std::vector<FetchedPage> fetched = std::exchange(request.fetched, {});
   sequence->request = std::move(request);
+  if (options_.prefix_cache) {
+    sequence->keys = page_keys(sequence->tokens, options_.page_size, options_.page_key);
+    // What it will need is now the most recently used: others are evicted before it.
+    const auto match = cache_.match(sequence->tokens, sequence->keys, static_cast<int64_t>(sequence->keys.size()));
+    auto* tail = match.host.empty() ? match.device_tail : match.host.back();
+    cache_.touch(tail);
+    for (const FetchedPage& page : fetched) {
+      if (page.index < tail->depth) continue;
+      if (page.index > tail->depth) break;
+      auto* node = cache_.add_host(tail, slice(sequence->tokens, page.index * options_.page_size, options_.page_size), page.bytes);
+      if (node == nullptr) break;
+      tail = node;
+    }
+  }
   by_id_[sequence->request.id] = sequence.get();
   waiting_.push_back(std::move(sequence));
 }
@@ -45,138 +79,313 @@ void Scheduler::cancel(RequestId id) {
     sequence.cancelled = true;
     return;
   }
-  finish(sequence, {.token_ids = {}, .logprobs = {}, .finish = FinishReason::cancelled, .error = {}});
+  TokenEvent event;
+  event.finish = FinishReason::cancelled;
+  finish(sequence, std::move(event));
   drop(id);
 }
 
 void Scheduler::fail_all(const std::string& error) {
   for (List* list : {&running_, &waiting_}) {
-    for (auto& sequence : *list) finish(*sequence, {.token_ids = {}, .logprobs = {}, .finish = FinishReason::error, .error = error});
+    for (auto& sequence : *list) {
+      TokenEvent event;
+      event.finish = FinishReason::error;
+      event.error = error;
+      finish(*sequence, std::move(event));
+    }
     list->clear();
   }
   by_id_.clear();
 }
 
-void Scheduler::preempt_newest(BatchPlan& plan) {
-  auto sequence = std::move(running_.back());
-  running_.pop_back();
-  pool_.give_back(sequence->pages);
-  sequence->num_computed = 0;
-  sequence->in_flight = false;
-  ++sequence->num_preempted;
-  ++counters_.preemptions;
-  const auto planned =
-      std::find_if(plan.items.begin(), plan.items.end(), [&](const BatchItem& item) { return item.request == sequence->request.id; });
-  if (planned != plan.items.end()) {
-    plan.num_tokens -= static_cast<int64_t>(planned->token_ids.size());
-    plan.items.erase(planned);
-  }
-  // It arrived before everything that waits: only the newest of the running is preempted, and waiting is entered in order.
-  waiting_.push_front(std::move(sequence));
+void Scheduler::expire(List& list, int64_t now_ns) {
+  std::erase_if(list, [&](const std::unique_ptr<Sequence>& sequence) {
+    const Request& request = sequence->request;
+    const bool queued_too_long = sequence->scheduled_ns == 0 && request.queue_deadline_ns != 0 && now_ns >= request.queue_deadline_ns;
+    const bool too_late = request.deadline_ns != 0 && now_ns >= request.deadline_ns;
+    if (!queued_too_long && !too_late) return false;
+    TokenEvent event;
+    event.finish = too_late ? FinishReason::timeout : FinishReason::queue_timeout;
+    const RequestId id = request.id;
+    finish(*sequence, std::move(event));
+    by_id_.erase(id);
+    return true;
+  });
 }
 
-bool Scheduler::make_room(int64_t count, const Sequence& sequence, BatchPlan& plan) {
-  while (pool_.num_free() < count) {
-    if (running_.back().get() == &sequence) return false;
-    preempt_newest(plan);
-  }
-  return true;
-}
+// ---------------------------------------------------------------------------------------------------------------------------- admission
 
-bool Scheduler::add_rows(Sequence& sequence, int64_t budget, BatchPlan& plan) {
-  int64_t rows = std::min(budget, sequence.num_left());
-  const auto held = static_cast<int64_t>(sequence.pages.size());
-  const int64_t more = pages_for(sequence.num_computed + rows) - held;
-  if (more > 0) {
-    if (make_room(more, sequence, plan)) {
-      pool_.take(more, sequence.pages);
-    } else {
-      // The newest of all: it takes what is left and waits for the others.
-      pool_.take(pool_.num_free(), sequence.pages);
-      rows = std::min(rows, static_cast<int64_t>(sequence.pages.size()) * options_.page_size - sequence.num_computed);
+size_t Scheduler::next_waiting() {
+  const auto rank = [&](size_t i) {
+    const Sequence& s = *waiting_[i];
+    const bool starves = s.num_overtaken >= options_.max_overtaken;
+    int64_t cached = 0;
+    if (options_.policy == Policy::lpm && i < kMaxRanked) cached = cache_.estimate(s.keys, (s.length() - 1) / options_.page_size);
+    return std::tuple(!starves, starves ? 0 : -int64_t{s.request.priority}, s.num_preempted == 0, starves ? 0 : -cached, s.arrival);
+  };
+  size_t best = 0;
+  auto best_rank = rank(0);
+  for (size_t i = 1; i < waiting_.size(); ++i) {
+    auto other = rank(i);
+    if (other < best_rank) {
+      best = i;
+      best_rank = other;
     }
   }
-  if (rows <= 0) return false;
-  BatchItem item;
-  item.request = sequence.request.id;
-  const auto first = sequence.tokens.begin() + sequence.num_computed;
-  item.token_ids.assign(first, first + rows);
-  item.start = static_cast<int32_t>(sequence.num_computed);
-  item.pages = sequence.pages;
-  item.sample = rows == sequence.num_left();
-  item.sampling = &sequence.request.sampling;
-  item.num_generated = sequence.num_generated;
-  plan.num_tokens += rows;
-  plan.items.push_back(std::move(item));
-  sequence.in_flight = true;
-  sequence.last_step = step_;
+  return best;
+}
+
+bool Scheduler::try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan) {
+  PrefixCache::Match match{.device_tail = cache_.root(), .host = {}};
+  // At least one token is left to compute: its logits are what is asked for.
+  if (options_.prefix_cache) match = cache_.match(sequence.tokens, sequence.keys, (sequence.length() - 1) / options_.page_size);
+  cache_.lock(match.device_tail);
+  const int64_t need = pages_for(sequence.length() + 1) - match.device_tail->depth;
+  // One page of slack for each running sequence, so that an admitted one is not preempted by the next few decodes.
+  const auto slack = static_cast<int64_t>(running_.size());
+  if (!running_.empty() && need + promised + slack > available()) {
+    cache_.unlock(match.device_tail);  // and it is the most recently used: evicted last
+    if (!match.host.empty()) cache_.touch(match.host.back());
+    return false;
+  }
+  auto* tail = match.device_tail;
+  for (auto* node : match.host) {
+    if (pool_.num_free() == 0) cache_.evict(1);
+    cache_.promote(node, pool_.take());
+    plan.loads.push_back({.from = node->host, .page = node->page});
+    tail = node;
+  }
+  sequence.tail = tail;
+  sequence.num_shared = tail->depth;
+  sequence.pages.resize(static_cast<size_t>(tail->depth));
+  for (auto* node = tail; node != cache_.root(); node = node->parent) sequence.pages[static_cast<size_t>(node->depth) - 1] = node->page;
+  sequence.num_computed = sequence.num_shared * options_.page_size;
+  if (sequence.num_preempted == 0) {
+    sequence.cached_tokens = sequence.num_computed;
+    counters_.cache_query_tokens += sequence.length();
+    counters_.cache_hit_tokens += sequence.cached_tokens;
+    counters_.host_hit_tokens += static_cast<int64_t>(match.host.size()) * options_.page_size;
+  }
   return true;
 }
 
-void Scheduler::admit(int64_t budget) {
+void Scheduler::admit(int64_t budget, BatchPlan& plan) {
+  if (waiting_.empty() || budget <= 0) return;
   // Pages the running sequences will still ask for until their known tokens and the next one are computed.
   int64_t promised = 0;
-  for (const auto& sequence : running_) promised += pages_for(sequence->length() + 1) - static_cast<int64_t>(sequence->pages.size());
+  for (const auto& s : running_) promised += std::max<int64_t>(pages_for(s->length() + 1) - static_cast<int64_t>(s->pages.size()), 0);
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running_requests) {
-    const Sequence& next = *waiting_.front();
-    const int64_t need = pages_for(next.length() + 1);
-    // One page of slack for each running sequence, so that an admitted one is not preempted by the next few decodes.
-    const int64_t slack = static_cast<int64_t>(running_.size());
-    if (!running_.empty() && need + promised + slack > pool_.num_free()) return;
-    promised += need;
-    budget -= next.num_left();
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    const size_t chosen = next_waiting();
+    if (!try_admit(*waiting_[chosen], promised, plan)) return;  // nobody slips past the one whose turn it is
+    auto sequence = std::move(waiting_[chosen]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
+    for (size_t i = 0; i < chosen; ++i) ++waiting_[i]->num_overtaken;
+    promised += pages_for(sequence->length() + 1) - static_cast<int64_t>(sequence->pages.size());
+    budget -= sequence->num_left();
+    const auto place =
+        std::upper_bound(running_.begin(), running_.end(), sequence, [](const auto& a, const auto& b) { return before(*a, *b); });
+    running_.insert(place, std::move(sequence));
   }
 }
 
-BatchPlan Scheduler::plan() {
+// A neighbour may have computed the next pages of this prompt in the meantime.
+void Scheduler::jump_ahead(Sequence& sequence) {
+  const int64_t size = options_.page_size;
+  if (!options_.prefix_cache || !sequence.publishes) return;
+  while (sequence.num_computed == sequence.num_shared * size && static_cast<int64_t>(sequence.pages.size()) == sequence.num_shared) {
+    const auto index = static_cast<size_t>(sequence.num_shared);
+    if (index >= sequence.keys.size() || sequence.num_computed + size >= sequence.length()) return;
+    auto* node = cache_.child(sequence.tail, sequence.keys[index], slice(sequence.tokens, sequence.num_computed, size));
+    if (node == nullptr || node->page < 0) return;
+    cache_.extend(node);
+    sequence.tail = node;
+    sequence.pages.push_back(node->page);
+    ++sequence.num_shared;
+    sequence.num_computed += size;
+    if (sequence.num_preempted > 0) continue;
+    sequence.cached_tokens += size;
+    counters_.cache_hit_tokens += size;
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------------------------------- plan
+
+int64_t Scheduler::more_pages(const Work& work) const {
+  const int64_t end = work.sequence->num_computed + work.rows + work.drafts;
+  return std::max<int64_t>(pages_for(end) - static_cast<int64_t>(work.sequence->pages.size()), 0);
+}
+
+std::vector<Scheduler::Work> Scheduler::choose() {
+  std::vector<Work> work;
+  work.reserve(running_.size());
+  for (const auto& sequence : running_) {
+    if (sequence->decoding()) work.push_back({.sequence = sequence.get(), .rows = 1, .drafts = 0});
+  }
+  int64_t budget = options_.chunked_prefill_size;
+  const auto count = static_cast<int64_t>(work.size());
+  if (count > budget) {
+    // More sequences than budget: the one that waited longest first, so that all take turns.
+    std::stable_sort(work.begin(), work.end(), [](const Work& a, const Work& b) { return a.sequence->last_step < b.sequence->last_step; });
+    work.resize(static_cast<size_t>(budget));
+    return work;
+  }
+  budget -= count;
+  const int64_t drafts = options_.num_draft_tokens;
+  if (drafts > 0 && count * drafts <= budget) {
+    for (Work& w : work) {
+      w.drafts = std::clamp<int64_t>(w.sequence->max_length - w.sequence->length() - 1, 0, drafts);
+      budget -= w.drafts;
+    }
+  }
+  for (const auto& sequence : running_) {
+    if (budget <= 0) break;
+    if (sequence->decoding()) continue;
+    jump_ahead(*sequence);
+    const int64_t rows = std::min(budget, sequence->num_left());
+    work.push_back({.sequence = sequence.get(), .rows = rows, .drafts = 0});
+    budget -= rows;
+  }
+  return work;
+}
+
+// Makes what is chosen fit into the pages there are: drafts go first, then the newest sequence takes only what is left, then it is
+// preempted.
+void Scheduler::fit(std::vector<Work>& work) {
+  const auto needed = [&] {
+    int64_t sum = 0;
+    for (const Work& w : work) sum += more_pages(w);
+    return sum;
+  };
+  for (int64_t need = needed(); need > available(); need = needed()) {
+    if (std::any_of(work.begin(), work.end(), [](const Work& w) { return w.drafts > 0; })) {
+      for (Work& w : work) w.drafts = 0;
+      continue;
+    }
+    const Sequence* newest = running_.back().get();
+    const auto it = std::find_if(work.begin(), work.end(), [&](const Work& w) { return w.sequence == newest; });
+    const int64_t its_need = it == work.end() ? 0 : more_pages(*it);
+    if (its_need > 0) {
+      const int64_t room = std::max<int64_t>(available() - (need - its_need), 0);
+      const int64_t covered = (static_cast<int64_t>(newest->pages.size()) + room) * options_.page_size;
+      it->rows = std::min(it->rows, covered - newest->num_computed);
+      if (it->rows <= 0) work.erase(it);
+      continue;
+    }
+    INGOT_CHECK(running_.size() > 1, "one sequence alone needs {} pages of {}", need, available());
+    if (it != work.end()) work.erase(it);
+    preempt_newest();
+  }
+}
+
+void Scheduler::preempt_newest() {
+  auto sequence = std::move(running_.back());
+  running_.pop_back();
+  release(*sequence);
+  if (options_.prefix_cache) sequence->keys = page_keys(sequence->tokens, options_.page_size, options_.page_key);
+  ++sequence->num_preempted;
+  ++counters_.preemptions;
+  const auto place =
+      std::lower_bound(waiting_.begin(), waiting_.end(), sequence, [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
+  waiting_.insert(place, std::move(sequence));
+}
+
+void Scheduler::take_pages(int64_t count, std::vector<int32_t>& pages) {
+  if (count > pool_.num_free()) cache_.evict(count - pool_.num_free());
+  pool_.take(count, pages);
+}
+
+BatchPlan Scheduler::plan(int64_t now_ns) {
   ++step_;
   BatchPlan plan;
-  // Decodes, the one that waited longest first: with more sequences than budget, all still take turns.
-  std::vector<Sequence*> decodes;
-  for (const auto& sequence : running_) {
-    if (sequence->decoding()) decodes.push_back(sequence.get());
+  cache_.take_saves(plan.saves);  // before anything is evicted
+  expire(running_, now_ns);
+  expire(waiting_, now_ns);
+
+  int64_t known = 0;  // rows that those who run already want
+  for (const auto& sequence : running_) known += sequence->decoding() ? 1 + options_.num_draft_tokens : sequence->num_left();
+  admit(options_.chunked_prefill_size - known, plan);
+
+  std::vector<Work> work = choose();
+  fit(work);
+  plan.items.reserve(work.size());
+  for (const Work& w : work) {
+    Sequence& sequence = *w.sequence;
+    take_pages(more_pages(w), sequence.pages);
+    BatchItem item;
+    item.request = sequence.request.id;
+    item.token_ids = slice(sequence.tokens, sequence.num_computed, w.rows);
+    item.start = static_cast<int32_t>(sequence.num_computed);
+    item.pages = sequence.pages;
+    item.sample = w.rows == sequence.num_left();
+    item.sampling = &sequence.request.sampling;
+    item.num_generated = sequence.num_generated;
+    item.num_draft = static_cast<int32_t>(w.drafts);
+    plan.num_tokens += w.rows + w.drafts;
+    plan.items.push_back(item);
+    sequence.in_flight = true;
+    sequence.last_step = step_;
+    if (sequence.scheduled_ns == 0) sequence.scheduled_ns = now_ns;
   }
-  std::stable_sort(decodes.begin(), decodes.end(), [](const Sequence* a, const Sequence* b) { return a->last_step < b->last_step; });
-  for (Sequence* sequence : decodes) {
-    if (plan.num_tokens >= options_.chunked_prefill_size) break;
-    // Preempted by an older one a moment ago: it has no computed rows and no longer decodes.
-    if (sequence->decoding()) add_rows(*sequence, 1, plan);
-  }
-  int64_t known = 0;  // prefill rows of those admitted already
-  for (const auto& sequence : running_) known += sequence->decoding() ? 0 : sequence->num_left();
-  admit(options_.chunked_prefill_size - plan.num_tokens - known);
-  for (size_t i = 0; i < running_.size() && plan.num_tokens < options_.chunked_prefill_size; ++i) {
-    Sequence& sequence = *running_[i];
-    if (!sequence.decoding()) add_rows(sequence, options_.chunked_prefill_size - plan.num_tokens, plan);
-  }
-  INGOT_CHECK(!plan.empty() || idle(), "{} sequences run and {} wait, but nothing can go on", running_.size(), waiting_.size());
+  INGOT_CHECK(!plan.items.empty() || idle(), "{} sequences run and {} wait, but nothing can go on", running_.size(), waiting_.size());
   return plan;
 }
 
-void Scheduler::append(Sequence& sequence, const SampledToken& sampled) {
+// ------------------------------------------------------------------------------------------------------------------------------- commit
+
+void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
+  INGOT_CHECK(!sampled.token_ids.empty());
   const SamplingParams& sampling = sequence.request.sampling;
-  sequence.tokens.push_back(sampled.token_id);
-  if (sequence.num_generated++ == 0) counters_.prompt_tokens += static_cast<int64_t>(sequence.request.prompt.size());
-  ++counters_.completion_tokens;
-  TokenEvent event;
-  event.token_ids = {sampled.token_id};
-  if (sampling.top_logprobs >= 0) event.logprobs = {sampled.logprob};
-  // The watcher sees every token; a stop token inside the budget wins over the watcher, and both over the budget.
-  const bool watcher_stops = sequence.request.watcher && sequence.request.watcher->on_token(sampled.token_id);
+  const bool wants_logprobs = sampling.top_logprobs >= 0;
   const auto& stops = sampling.stop_token_ids;
-  if (std::find(stops.begin(), stops.end(), sampled.token_id) != stops.end()) {
-    event.finish = FinishReason::stop_token;
-  } else if (watcher_stops) {
-    event.finish = FinishReason::stop_string;
-  } else if (sequence.length() >= sequence.max_length) {
-    event.finish = FinishReason::length;
+  if (sequence.num_generated == 0) counters_.prompt_tokens += static_cast<int64_t>(sequence.request.prompt.size());
+  TokenEvent event;
+  // What was drawn behind the end never happened: it reaches neither the client nor the cache.
+  for (size_t i = 0; i < sampled.token_ids.size() && event.finish == FinishReason::none; ++i) {
+    const int32_t token = sampled.token_ids[i];
+    sequence.tokens.push_back(token);
+    ++sequence.num_generated;
+    event.token_ids.push_back(token);
+    if (wants_logprobs) event.logprobs.push_back(sampled.logprobs.at(i));
+    // The watcher sees every token; a stop token inside the budget wins over the watcher, and both over the budget.
+    const bool watcher_stops = sequence.request.watcher && sequence.request.watcher->on_token(token);
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      event.finish = FinishReason::stop_token;
+    } else if (watcher_stops) {
+      event.finish = FinishReason::stop_string;
+    } else if (sequence.length() >= sequence.max_length) {
+      event.finish = FinishReason::length;
+    }
   }
-  if (event.finish != FinishReason::none) {
-    finish(sequence, std::move(event));
-  } else {
-    sequence.request.sink(std::move(event));
+  counters_.completion_tokens += static_cast<int64_t>(event.token_ids.size());
+  if (sampled.num_drafted > 0) {
+    event.num_drafted = sampled.num_drafted;
+    event.num_accepted = static_cast<int32_t>(event.token_ids.size()) - 1;
+    ++counters_.drafts;
+    counters_.draft_tokens += event.num_drafted;
+    counters_.accepted_tokens += event.num_accepted;
+  }
+  sequence.num_computed = sequence.length() - 1;
+  publish(sequence);
+  if (event.finish != FinishReason::none) return finish(sequence, std::move(event));
+  event.cached_tokens = sequence.cached_tokens;
+  event.scheduled_ns = sequence.scheduled_ns;
+  event.num_preempted = sequence.num_preempted;
+  sequence.request.sink(std::move(event));
+}
+
+void Scheduler::publish(Sequence& sequence) {
+  const int64_t size = options_.page_size;
+  if (!options_.prefix_cache) return;
+  while (sequence.publishes && (sequence.num_shared + 1) * size <= sequence.num_computed) {
+    const auto index = static_cast<size_t>(sequence.num_shared);
+    auto* node = cache_.publish(sequence.tail, slice(sequence.tokens, sequence.num_shared * size, size), sequence.pages[index]);
+    if (node == nullptr) {
+      sequence.publishes = false;
+      return;
+    }
+    sequence.pages[index] = node->page;
+    sequence.tail = node;
+    ++sequence.num_shared;
   }
 }
 
@@ -188,14 +397,20 @@ void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
     INGOT_CHECK(it != by_id_.end() && it->second->in_flight);
     Sequence& sequence = *it->second;
     sequence.in_flight = false;
-    sequence.num_computed += static_cast<int64_t>(item.token_ids.size());
-    const SampledToken* sampled = nullptr;
+    const SampledTokens* sampled = nullptr;
     if (item.sample) {
       INGOT_CHECK(next_sampled < result.sampled.size() && result.sampled[next_sampled].request == item.request);
       sampled = &result.sampled[next_sampled++];
+      INGOT_CHECK(static_cast<int64_t>(sampled->token_ids.size()) <= 1 + item.num_draft);
+    }
+    if (sequence.cancelled || sampled == nullptr) {
+      sequence.num_computed += static_cast<int64_t>(item.token_ids.size());
+      publish(sequence);
     }
     if (sequence.cancelled) {
-      finish(sequence, {.token_ids = {}, .logprobs = {}, .finish = FinishReason::cancelled, .error = {}});
+      TokenEvent event;
+      event.finish = FinishReason::cancelled;
+      finish(sequence, std::move(event));
       ended.push_back(item.request);
     } else if (sampled != nullptr) {
       append(sequence, *sampled);
@@ -206,9 +421,22 @@ void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
   for (RequestId id : ended) drop(id);
 }
 
+void Scheduler::release(Sequence& sequence) {
+  pool_.give_back(slice(sequence.pages, sequence.num_shared, static_cast<int64_t>(sequence.pages.size()) - sequence.num_shared));
+  if (sequence.tail != nullptr) cache_.unlock(sequence.tail);
+  sequence.tail = nullptr;
+  sequence.pages.clear();
+  sequence.num_shared = 0;
+  sequence.num_computed = 0;
+  sequence.publishes = true;
+}
+
 void Scheduler::finish(Sequence& sequence, TokenEvent event) {
-  pool_.give_back(sequence.pages);
+  release(sequence);
   ++counters_.finished_requests;
+  event.cached_tokens = sequence.cached_tokens;
+  event.scheduled_ns = sequence.scheduled_ns;
+  event.num_preempted = sequence.num_preempted;
   // Taken out first: a sink is never called after its last event.
   const EventSink sink = std::move(sequence.request.sink);
   sequence.request.sink = nullptr;
@@ -227,33 +455,51 @@ void Scheduler::drop(RequestId id) {
   }
 }
 
+// ------------------------------------------------------------------------------------------------------------------- figures and truth
+
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = counters_;
   stats.running = static_cast<int64_t>(running_.size());
   stats.waiting = static_cast<int64_t>(waiting_.size());
   stats.free_pages = pool_.num_free();
+  stats.cached_pages = cache_.num_evictable();
+  stats.host_pages = cache_.num_host_pages();
+  stats.evicted_pages = cache_.num_evicted();
   return stats;
 }
 
 void Scheduler::verify() const {
-  std::vector<const std::vector<int32_t>*> held;
+  std::vector<int32_t> held = cache_.device_pages();
+  std::vector<const PrefixCache::Node*> tails;
   size_t count = 0;
   for (const List* list : {&running_, &waiting_}) {
-    uint64_t last = 0;
+    const Sequence* last = nullptr;
     for (const auto& sequence : *list) {
-      INGOT_CHECK(sequence->arrival + 1 > last, "a list is out of order");
-      last = sequence->arrival + 1;
+      const bool in_order = last == nullptr || (list == &running_ ? before(*last, *sequence) : last->arrival < sequence->arrival);
+      INGOT_CHECK(in_order, "a list is out of order");
+      last = sequence.get();
       const auto it = by_id_.find(sequence->request.id);
       INGOT_CHECK(it != by_id_.end() && it->second == sequence.get());
       INGOT_CHECK(sequence->num_computed <= sequence->length() &&
                   sequence->num_computed <= static_cast<int64_t>(sequence->pages.size()) * options_.page_size);
       INGOT_CHECK(sequence->length() == static_cast<int64_t>(sequence->request.prompt.size()) + sequence->num_generated);
-      if (list == &waiting_) INGOT_CHECK(sequence->pages.empty() && sequence->num_computed == 0 && !sequence->in_flight);
-      held.push_back(&sequence->pages);
       ++count;
+      if (list == &waiting_) {
+        INGOT_CHECK(sequence->pages.empty() && sequence->num_computed == 0 && !sequence->in_flight && sequence->tail == nullptr);
+        continue;
+      }
+      tails.push_back(sequence->tail);
+      INGOT_CHECK(sequence->tail->depth == sequence->num_shared && sequence->num_shared <= static_cast<int64_t>(sequence->pages.size()));
+      for (const auto* node = sequence->tail; node->parent != nullptr; node = node->parent) {
+        const int64_t begin = (node->depth - 1) * options_.page_size;
+        INGOT_CHECK(sequence->pages[static_cast<size_t>(node->depth) - 1] == node->page, "a page table and the tree disagree");
+        INGOT_CHECK(std::equal(node->tokens.begin(), node->tokens.end(), sequence->tokens.begin() + begin), "a page of other tokens");
+      }
+      held.insert(held.end(), sequence->pages.begin() + sequence->num_shared, sequence->pages.end());
     }
   }
   INGOT_CHECK(count == by_id_.size() && static_cast<int64_t>(running_.size()) <= options_.max_running_requests);
+  cache_.verify(tails);
   pool_.verify(held);
 }
 

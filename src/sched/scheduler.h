@@ -1,12 +1,12 @@
-// Continuous batching with chunked prefill over a paged pool: request -> sequence -> batch plan -> commit.
+// Continuous batching with chunked prefill over a paged pool and a prefix cache: request -> sequence -> batch plan -> commit.
 // One thread owns it. A step is three verbs: plan() hands out rows and takes their pages, a Runner runs them, commit() appends
-// what came out and cannot fail. When pages run out, the newest sequence is preempted: its pages are freed and it is computed anew later,
-// with the same greedy text and the same seeded draws. The oldest running sequence can always go on, so every request ends.
+// what came out and cannot fail. When pages run out, prefixes that nobody uses are evicted; then the newest sequence is preempted: it is
+// computed anew later, with the same greedy text and the same seeded draws. The oldest running sequence of the highest priority can always
+// go on, and no waiting request is overtaken without end, so every request ends.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -14,10 +14,17 @@
 #include "base/result.h"
 #include "sched/batch_plan.h"
 #include "sched/page_pool.h"
+#include "sched/prefix_cache.h"
 #include "sched/request.h"
 #include "sched/sequence.h"
 
 namespace ingot::sched {
+
+// Which waiting request is next, within a priority.
+enum class Policy : uint8_t {
+  fcfs,  // first come, first served
+  lpm,   // longest cached prefix first
+};
 
 struct SchedulerOptions {
   int64_t num_pages = 0;
@@ -25,6 +32,13 @@ struct SchedulerOptions {
   int64_t chunked_prefill_size = 512;  // token budget of a step, shared by decodes and prefill chunks
   int64_t max_running_requests = 32;
   int64_t context_length = 0;  // prompt + completion of one sequence; the pool's size when that is less
+  Policy policy = Policy::fcfs;
+  bool prefix_cache = true;
+  int64_t host_pages = 0;        // pages the host tier holds
+  int32_t num_draft_tokens = 0;  // a decoding sequence may draft so many tokens a step
+  // A waiting request that so many later arrivals overtook (by policy or by priority) goes before all others.
+  int32_t max_overtaken = 64;
+  PageKeyFunction page_key = sched::page_key;  // tests take a bad one
 
   int64_t max_length() const { return std::min(context_length, num_pages * page_size); }
 };
@@ -33,10 +47,20 @@ struct SchedulerStats {
   int64_t running = 0;
   int64_t waiting = 0;
   int64_t free_pages = 0;
-  int64_t prompt_tokens = 0;  // counters since start: of requests whose prompt was computed for the first time
+  int64_t cached_pages = 0;  // of the prefix cache, used by no sequence
+  int64_t host_pages = 0;
+  // Counters since start.
+  int64_t prompt_tokens = 0;  // of requests that got their first token
   int64_t completion_tokens = 0;
-  int64_t finished_requests = 0;
+  int64_t cache_query_tokens = 0;  // prompt tokens of admitted requests
+  int64_t cache_hit_tokens = 0;    // those of them that were cached
+  int64_t host_hit_tokens = 0;     // and those that had to come from the host tier
+  int64_t evicted_pages = 0;
   int64_t preemptions = 0;
+  int64_t finished_requests = 0;
+  int64_t drafts = 0;
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
 };
 
 class Scheduler {
@@ -46,7 +70,7 @@ class Scheduler {
   // Whether a request can be run at all; any thread. Errors are for the client: an empty prompt, or one that leaves no room to answer.
   static Result<> admissible(const Request& request, const SchedulerOptions& options);
 
-  // Takes an admissible request, with its id set. Its sink is called by commit() and cancel() from now on.
+  // Takes an admissible request, with its id set. Its sink is called by plan(), commit() and cancel() from now on.
   void submit(Request request);
 
   // Ends a request: pages are freed now, or by commit() when it has rows in the step that runs. Its sink gets `cancelled`.
@@ -56,37 +80,58 @@ class Scheduler {
   // Ends every request with `error`; used when the runner failed.
   void fail_all(const std::string& error);
 
-  // The next step's rows: decodes first, then chunks of prompts in order of arrival, within the token budget. Empty when nothing can run,
-  // which is only so when there is no request.
-  BatchPlan plan();
+  // The next step's rows: decodes first, then chunks of prompts in order, within the token budget; before them the copies between the
+  // tiers. Requests past a deadline end here. Empty only when there is no request left and nothing to save.
+  BatchPlan plan(int64_t now_ns);
 
-  // Appends the drawn tokens, ends what is finished, tells the sinks. `plan` is what the last plan() returned.
+  // Appends the drawn tokens, ends what is finished, publishes full pages, tells the sinks. `plan` is what the last plan() returned.
   void commit(const BatchPlan& plan, const BatchResult& result);
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool has_work() const { return !idle() || cache_.has_saves(); }
   SchedulerStats stats() const;
   const Sequence* find(RequestId id) const;
+  const PrefixCache& cache() const { return cache_; }
+  // Pages of this prompt that the cache has, on the device or the host, of at most `max_pages`.
+  int64_t cached_pages(std::span<const int32_t> prompt, std::span<const PageKey> keys, int64_t max_pages) {
+    return cache_.match(prompt, keys, max_pages).num_pages();
+  }
 
-  // Recomputes the state from scratch and aborts when a page is lost or held twice, or a list disagrees. For tests, after every step.
+  // Recomputes the state from scratch and aborts when a page is lost or held twice, a lock is miscounted, or a list disagrees. For tests,
+  // after every step.
   void verify() const;
 
  private:
-  using List = std::deque<std::unique_ptr<Sequence>>;
+  using List = std::vector<std::unique_ptr<Sequence>>;
+  struct Work {
+    Sequence* sequence = nullptr;
+    int64_t rows = 0;
+    int64_t drafts = 0;
+  };
 
   int64_t pages_for(int64_t num_tokens) const { return (num_tokens + options_.page_size - 1) / options_.page_size; }
-  // Makes room for `count` more pages for `sequence` by preempting newer sequences. False when there are none left to preempt.
-  bool make_room(int64_t count, const Sequence& sequence, BatchPlan& plan);
-  void preempt_newest(BatchPlan& plan);
-  void admit(int64_t budget);
-  bool add_rows(Sequence& sequence, int64_t budget, BatchPlan& plan);
-  void append(Sequence& sequence, const SampledToken& sampled);
+  int64_t available() const { return pool_.num_free() + cache_.num_evictable(); }
+  int64_t more_pages(const Work& work) const;
+  void expire(List& list, int64_t now_ns);
+  size_t next_waiting();
+  void admit(int64_t budget, BatchPlan& plan);
+  bool try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan);
+  void jump_ahead(Sequence& sequence);
+  std::vector<Work> choose();
+  void fit(std::vector<Work>& work);
+  void preempt_newest();
+  void take_pages(int64_t count, std::vector<int32_t>& pages);
+  void release(Sequence& sequence);
+  void publish(Sequence& sequence);
+  void append(Sequence& sequence, const SampledTokens& sampled);
   void finish(Sequence& sequence, TokenEvent event);
   void drop(RequestId id);
 
   SchedulerOptions options_;
   PagePool pool_;
-  List running_;  // by arrival
-  List waiting_;  // by arrival; the preempted ones are older than all others
+  PrefixCache cache_;
+  List running_;  // by priority, then by arrival
+  List waiting_;  // by arrival
   std::unordered_map<RequestId, Sequence*> by_id_;
   uint64_t next_arrival_ = 0;
   uint64_t step_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sched/prefix_cache.h"
 #include "sched/request.h"
 
 namespace ingot::sched {
@@ -11,15 +12,24 @@ namespace ingot::sched {
 struct Sequence {
   Request request;              // submit; immutable afterwards
   std::vector<int32_t> tokens;  // submit: the prompt; commit appends what was generated
-  std::vector<int32_t> pages;   // plan takes, preempt/finish give back; cover positions [0, pages.size() * page_size)
-  int64_t num_computed = 0;     // commit: positions [0, num_computed) are in the cache; preempt sets it to 0
-  int64_t max_length = 0;       // submit: prompt + completion may not be longer
-  uint64_t arrival = 0;         // submit: order of arrival, for ever
-  uint64_t last_step = 0;       // plan: the step it last had rows in
-  int32_t num_generated = 0;    // commit
-  int32_t num_preempted = 0;    // preempt
-  bool in_flight = false;       // plan sets, commit clears: has rows in the step that runs
-  bool cancelled = false;       // cancel while in flight; commit releases it
+  std::vector<PageKey> keys;    // of the full pages of the prompt (and, once preempted, of what was generated): submit, preempt
+  // Page table, covering positions [0, pages.size() * page_size). The first num_shared pages are the prefix cache's, locked through
+  // `tail`; the others are this sequence's own. admit and plan take, commit publishes, release gives back.
+  std::vector<int32_t> pages;
+  int64_t num_shared = 0;
+  PrefixCache::Node* tail = nullptr;  // null while waiting
+  bool publishes = true;              // false after a key collision: its further pages stay its own
+  int64_t num_computed = 0;           // admit, commit: positions [0, num_computed) are in the cache; release sets it to 0
+  int64_t max_length = 0;             // submit: prompt + completion may not be longer
+  uint64_t arrival = 0;               // submit: order of arrival, for ever
+  uint64_t last_step = 0;             // plan: the step it last had rows in
+  int64_t cached_tokens = 0;          // admit: of the prompt, before its first token
+  int64_t scheduled_ns = 0;           // plan
+  int32_t num_generated = 0;          // commit
+  int32_t num_preempted = 0;          // preempt
+  int32_t num_overtaken = 0;          // admit: later arrivals that went first
+  bool in_flight = false;             // plan sets, commit clears: has rows in the step that runs
+  bool cancelled = false;             // cancel while in flight; commit releases it
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_left() const { return length() - num_computed; }  // rows to run before the next token can be drawn

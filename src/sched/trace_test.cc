@@ -26,15 +26,25 @@ Fields read_fields(std::istringstream& words) {
   return fields;
 }
 
+int64_t get(const Fields& fields, const std::string& name, int64_t otherwise) {
+  const auto it = fields.find(name);
+  return it == fields.end() ? otherwise : it->second;
+}
+
 const char* finish_name(FinishReason finish) {
-  static const char* const kNames[] = {"", ":stop_token", ":stop_string", ":length", ":cancelled", ":error"};
+  static const char* const kNames[] = {"", ":stop_token", ":stop_string", ":length", ":cancelled", ":queue_timeout", ":timeout", ":error"};
   return kNames[static_cast<size_t>(finish)];
 }
 
 Request make_request(RequestId id, const Fields& fields) {
   Request request;
   request.id = id;
-  for (int32_t i = 0; i < fields.at("prompt"); ++i) request.prompt.push_back(i);
+  // Prompts of one family begin alike; by default each request is its own.
+  const int64_t family = get(fields, "family", static_cast<int64_t>(1000 + id));
+  for (int64_t i = 0; i < fields.at("prompt"); ++i) request.prompt.push_back(static_cast<int32_t>(family * 1000 + i));
+  request.priority = static_cast<int32_t>(get(fields, "priority", 0));
+  request.queue_deadline_ns = get(fields, "queue_until", 0);
+  request.deadline_ns = get(fields, "until", 0);
   request.sampling.max_tokens = static_cast<int32_t>(fields.at("max"));
   request.sampling.stop_token_ids = {0};
   return request;
@@ -42,10 +52,13 @@ Request make_request(RequestId id, const Fields& fields) {
 
 std::string show(const BatchPlan& plan) {
   std::string text;
+  if (!plan.saves.empty()) text += fmt::format("save={} ", plan.saves.size());
+  if (!plan.loads.empty()) text += fmt::format("load={} ", plan.loads.size());
   for (const BatchItem& item : plan.items) {
-    text += fmt::format("{}{}[{},{}){}", text.empty() ? "" : " ", item.request, item.start,
-                        item.start + static_cast<int32_t>(item.token_ids.size()), item.sample ? "+" : "");
+    text += fmt::format("{}[{},{}){}{} ", item.request, item.start, item.start + static_cast<int32_t>(item.token_ids.size()),
+                        item.sample ? "+" : "", item.num_draft > 0 ? std::to_string(item.num_draft) : "");
   }
+  if (!text.empty()) text.pop_back();
   return text.empty() ? "idle" : text;
 }
 
@@ -68,6 +81,10 @@ class Trace {
       options_.chunked_prefill_size = fields.at("budget");
       options_.max_running_requests = fields.at("max_running");
       options_.context_length = fields.at("context");
+      options_.policy = get(fields, "lpm", 0) != 0 ? Policy::lpm : Policy::fcfs;
+      options_.max_overtaken = static_cast<int32_t>(get(fields, "max_overtaken", options_.max_overtaken));
+      options_.host_pages = get(fields, "host", 0);
+      options_.num_draft_tokens = static_cast<int32_t>(get(fields, "drafts", 0));
       scheduler_ = std::make_unique<Scheduler>(options_);
       return;
     }
@@ -94,15 +111,30 @@ class Trace {
       events_.clear();
       scheduler_->cancel(id);
       EXPECT_EQ(events_.empty() ? "later" : "now", rest_of(words));
+    } else if (verb == "time") {
+      words >> now_;
     } else if (verb == "plan") {
-      plan_ = scheduler_->plan();
+      events_.clear();
+      plan_ = scheduler_->plan(now_);
       EXPECT_EQ(show(plan_), rest_of(words));
     } else if (verb == "commit") {
       commit(words);
+    } else if (verb == "events") {
+      EXPECT_EQ(events_, rest_of(words));
     } else if (verb == "expect") {
       const SchedulerStats stats = scheduler_->stats();
-      const Fields actual = {
-          {"free", stats.free_pages}, {"running", stats.running}, {"waiting", stats.waiting}, {"preemptions", stats.preemptions}};
+      const Fields actual = {{"free", stats.free_pages},
+                             {"available", stats.free_pages + stats.cached_pages},
+                             {"running", stats.running},
+                             {"waiting", stats.waiting},
+                             {"preemptions", stats.preemptions},
+                             {"cached", stats.cached_pages},
+                             {"host", stats.host_pages},
+                             {"hits", stats.cache_hit_tokens},
+                             {"queries", stats.cache_query_tokens},
+                             {"host_hits", stats.host_hit_tokens},
+                             {"evicted", stats.evicted_pages},
+                             {"accepted", stats.accepted_tokens}};
       for (const auto& [name, value] : read_fields(words)) EXPECT_EQ(actual.at(name), value) << name;
     } else {
       FAIL() << "unknown verb " << verb;
@@ -111,32 +143,40 @@ class Trace {
   }
 
  private:
-  // "1=5 2=0:stop_token": the tokens drawn, and how the requests must fare; "2:cancelled" for an event without a token.
+  // "1=5 2=6=0:stop_token": the tokens drawn, and how the requests must fare; "2:cancelled" for an event without a token. Behind a bar
+  // what was drawn, where that is more than what the client may see.
   void commit(std::istringstream& words) {
-    const std::string expected = rest_of(words);
-    BatchResult result;
-    std::istringstream parts(expected);
-    std::string part;
-    while (parts >> part) {
-      const size_t equals = part.find('=');
-      if (equals == std::string::npos) continue;
-      result.sampled.push_back({std::stoull(part.substr(0, equals)), std::stoi(part.substr(equals + 1)), {}});
+    const std::string line = rest_of(words);
+    const size_t bar = line.find(" | ");
+    std::map<RequestId, std::vector<int32_t>> drawn;
+    for (const std::string& text : {line.substr(0, bar), bar == std::string::npos ? std::string() : line.substr(bar + 3)}) {
+      std::istringstream parts(text);
+      std::string part;
+      while (parts >> part) {
+        std::istringstream numbers(part.substr(0, part.find(':')));
+        std::string number;
+        std::getline(numbers, number, '=');
+        auto& tokens = drawn[std::stoull(number)];
+        tokens.clear();
+        while (std::getline(numbers, number, '=')) tokens.push_back(std::stoi(number));
+      }
     }
-    // A cancelled sequence in flight was drawn for, too.
-    for (size_t i = 0, next = 0; i < plan_.items.size(); ++i) {
-      if (!plan_.items[i].sample) continue;
-      if (next >= result.sampled.size() || result.sampled[next].request != plan_.items[i].request)
-        result.sampled.insert(result.sampled.begin() + static_cast<std::ptrdiff_t>(next), {plan_.items[i].request, 1, {}});
-      ++next;
+    BatchResult result;
+    for (const BatchItem& item : plan_.items) {
+      if (!item.sample) continue;
+      auto tokens = drawn[item.request];
+      if (tokens.empty()) tokens = {1};  // a cancelled sequence in flight was drawn for, too
+      result.sampled.push_back({.request = item.request, .token_ids = tokens, .logprobs = {}, .num_drafted = item.num_draft});
     }
     events_.clear();
     scheduler_->commit(plan_, result);
-    EXPECT_EQ(events_, expected);
+    EXPECT_EQ(events_, line.substr(0, bar));
   }
 
   SchedulerOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
   BatchPlan plan_;
+  int64_t now_ = 1;
   std::string events_;  // what the sinks got since it was cleared
 };
 
@@ -154,7 +194,7 @@ TEST(Trace, ScriptedArrivalsGiveTheWrittenPlans) {
       if (::testing::Test::HasFatalFailure()) return;
     }
   }
-  EXPECT_GE(num_traces, 5);
+  EXPECT_GE(num_traces, 12);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace ingot::serve {
 namespace {
 constexpr const char* kFingerprint = "ingot-" INGOT_VERSION;
 
+std::pair<std::string, std::string> replica_header(int replica) { return {"X-Ingot-Replica", std::to_string(replica)}; }
+
 int64_t count_code_points(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
@@ -48,15 +50,16 @@ Json Answer::usage() const {
   Json json{{"prompt_tokens", options_.num_prompt_tokens},
             {"completion_tokens", num_completion_tokens_},
             {"total_tokens", options_.num_prompt_tokens + num_completion_tokens_},
-            {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+            {"prompt_tokens_details", {{"cached_tokens", num_cached_tokens_}}}};
   if (options_.kind == AnswerOptions::Kind::chat) json["completion_tokens_details"] = {{"reasoning_tokens", num_reasoning_tokens_}};
   return json;
 }
 
-void Answer::begin() {
+void Answer::begin(int replica) {
+  replica_ = replica;
   if (!options_.stream || begun_) return;
   begun_ = true;
-  writer_->start_events();
+  writer_->start_events({replica_header(replica_)});
   if (options_.kind == AnswerOptions::Kind::chat) {
     send_chunk({{"index", 0}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
   }
@@ -113,10 +116,18 @@ Json Answer::take_logprobs() { return std::exchange(logprobs_, Json()); }
 
 void Answer::add(TextPiece piece) {
   if (ended_) return;
-  begin();
-  if (piece.finish == sched::FinishReason::error) return fail({500, piece.error, {}, {}, "server_error"});
-  if (piece.finish == sched::FinishReason::cancelled)
-    return fail({503, "the server stopped before the answer was complete", {}, "shutting_down", "server_error"});
+  begin(piece.replica);
+  num_cached_tokens_ = piece.cached_tokens;
+  switch (piece.finish) {
+    case sched::FinishReason::error: return fail({500, piece.error, {}, "engine_failed", "server_error"});
+    case sched::FinishReason::cancelled:
+      return fail({503, "the server stopped before the answer was complete", {}, "shutting_down", "server_error"});
+    case sched::FinishReason::queue_timeout:
+      return fail({503, "the request waited too long in the queue; try again later", {}, "queue_timeout", "server_error"});
+    case sched::FinishReason::timeout:
+      return fail({504, "the request took longer than this server's request timeout", {}, "request_timeout", "server_error"});
+    default: break;
+  }
   num_completion_tokens_ += static_cast<int64_t>(piece.token_ids.size());
   add_logprobs(piece);
   const bool last = piece.finish != sched::FinishReason::none;
@@ -204,12 +215,16 @@ void Answer::finish(sched::FinishReason reason) {
   Json body = header(is_chat ? "chat.completion" : "text_completion");
   body["choices"] = Json::array({std::move(choice)});
   body["usage"] = usage();
-  writer_->respond({200, dump_json(body), "application/json", {}});
+  writer_->respond({200, dump_json(body), "application/json", {replica_header(replica_)}});
 }
 
 void Answer::fail(const ApiError& error) {
   ended_ = true;
-  if (!options_.stream) return writer_->respond(error_response(error));
+  if (!options_.stream) {
+    auto response = error_response(error);
+    response.headers.push_back(replica_header(replica_));
+    return writer_->respond(std::move(response));
+  }
   writer_->event(error_body(error.message, error.type, error.param, error.code));
   writer_->event("[DONE]");
   writer_->end_events();

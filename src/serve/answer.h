@@ -36,8 +36,10 @@ class Answer {
  public:
   Answer(AnswerOptions options, std::shared_ptr<ResponseWriter> writer);
 
-  // Of a stream: headers and the first chunk, before any token is there. Does nothing for a whole answer, or when add() came first.
-  void begin();
+  // Of a stream: headers (which name the replica) and the first chunk, before any token is there. Does nothing for a whole answer, or when
+  // add() came first.
+  void begin(int replica);
+  const std::string& id() const { return id_; }
   // The last piece has a finish reason; then the answer is sent to its end.
   void add(TextPiece piece);
 
@@ -59,6 +61,8 @@ class Answer {
   text::OutputParser parser_;
   std::string id_;
   int64_t created_;
+  int replica_ = 0;
+  int64_t num_cached_tokens_ = 0;
   bool begun_ = false;
   bool ended_ = false;
   bool in_reasoning_;

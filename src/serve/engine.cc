@@ -2,17 +2,18 @@
 // requests and cancels in, and read what the thread published after its last step.
 #include "serve/engine.h"
 
-#include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
-#include <set>
 #include <thread>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "serve/heartbeat.h"
 
 namespace ingot::serve {
 
@@ -23,19 +24,35 @@ using sched::RequestId;
 using sched::Scheduler;
 using sched::TokenEvent;
 
+namespace {
+// An idle engine looks up this often, so that its heart is heard.
+constexpr std::chrono::milliseconds kIdleBeat{200};
+// After the drain timeout all are cancelled, which takes two steps: who has not been told by then belongs to a stuck engine.
+constexpr std::chrono::milliseconds kCancelGrace{5'000};
+}  // namespace
+
 struct Engine::Impl {
   Impl(const Options& wanted, std::unique_ptr<exec::Runner> used)
-      : options(wanted), runner(std::move(used)), scheduler(wanted.scheduler), published(snapshot()), thread([this] { main(); }) {}
+      : options(wanted),
+        runner(std::move(used)),
+        scheduler(wanted.scheduler),
+        heart(wanted.replica, wanted.stall_limit),
+        published(snapshot()),
+        thread([this] { main(); }) {}
 
   // -- any thread -------------------------------------------------------------------------------------------------------------------------
 
   tl::expected<RequestId, Refusal> submit(Request request) {
     const auto checked = Scheduler::admissible(request, options.scheduler);
     if (!checked) return tl::unexpected(Refusal{Refusal::Kind::too_long, checked.error().text()});
+    request.submitted_ns = clock.now_ns();
+    const auto deadline = [&](std::chrono::nanoseconds after) { return after.count() == 0 ? 0 : request.submitted_ns + after.count(); };
+    request.queue_deadline_ns = deadline(options.queue_timeout);
+    request.deadline_ns = deadline(options.request_timeout);
     const std::lock_guard lock(mutex);
     if (!failure.empty()) return tl::unexpected(Refusal{Refusal::Kind::engine_failed, "the engine has failed: " + failure});
     if (stopping) return tl::unexpected(Refusal{Refusal::Kind::stopping, "the server is shutting down"});
-    const int64_t waiting = published.waiting + static_cast<int64_t>(inbox.size());
+    const int64_t waiting = waiting_now();
     if (waiting >= options.max_queued_requests) {
       return tl::unexpected(Refusal{Refusal::Kind::queue_full, fmt::format("{} requests wait already, which is the limit", waiting)});
     }
@@ -46,19 +63,33 @@ struct Engine::Impl {
     return id;
   }
 
+  // Those who wait, after those who came since the last plan have taken the places that are free in the batch.
+  int64_t waiting_now() const {
+    const auto arrived = static_cast<int64_t>(inbox.size()) + num_taken_in;
+    const int64_t places = published.waiting > 0 ? 0 : std::max<int64_t>(options.scheduler.max_running_requests - published.running, 0);
+    return published.waiting + std::max<int64_t>(arrived - places, 0);
+  }
+
   void cancel(RequestId id) {
     const std::lock_guard lock(mutex);
     cancels.push_back(id);
     wake.notify_one();
   }
 
-  void drain(std::chrono::milliseconds timeout) {
+  ReplicaState state() const {
+    const std::lock_guard lock(mutex);
+    ReplicaState state = published;
+    state.waiting += static_cast<int64_t>(inbox.size()) + num_taken_in;
+    return state;
+  }
+
+  bool drain(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex);
     stopping = true;
-    if (emptied.wait_for(lock, timeout, [&] { return num_in_house == 0; })) return;
+    if (emptied.wait_for(lock, timeout, [&] { return num_in_house == 0; })) return true;
     cancel_all = true;
     wake.notify_one();
-    emptied.wait(lock, [&] { return num_in_house == 0; });
+    return emptied.wait_for(lock, kCancelGrace, [&] { return num_in_house == 0; });
   }
 
   void shut_down() {
@@ -68,43 +99,65 @@ struct Engine::Impl {
       wake.notify_one();
     }
     thread.join();
+    // A fetch calls back on the store's thread, into this object.
+    std::unique_lock lock(mutex);
+    fetched_all.wait(lock, [&] { return num_fetching == 0; });
   }
 
   // -- the engine thread ------------------------------------------------------------------------------------------------------------------
 
   void main() {
-    bool has_work = false;
     while (true) {
       std::vector<Request> arrived;
       std::vector<RequestId> cancelled;
+      std::vector<RequestId> back;
       bool cancels_all = false;
       bool quits = false;
+      heart.beat(Heartbeat::Phase::idle, num_steps);
       {
         std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return has_work || cancel_all || quit || !inbox.empty() || !cancels.empty(); });
+        const auto wanted = [&] {
+          return scheduler.has_work() || cancel_all || quit || !inbox.empty() || !cancels.empty() || !fetched.empty();
+        };
+        while (!wake.wait_for(lock, kIdleBeat, wanted)) heart.beat(Heartbeat::Phase::idle, num_steps);
         arrived.swap(inbox);
         cancelled.swap(cancels);
+        back.swap(fetched);
         cancels_all = std::exchange(cancel_all, false);
         quits = quit;
-        published.waiting += static_cast<int64_t>(arrived.size());  // no moment in which they are counted nowhere
+        num_taken_in = static_cast<int64_t>(arrived.size());  // no moment in which they are counted nowhere
       }
+      heart.beat(Heartbeat::Phase::intake, num_steps, static_cast<int64_t>(arrived.size()));
       for (Request& request : arrived) take_in(std::move(request));
-      for (const RequestId id : cancelled) scheduler.cancel(id);
+      for (const RequestId id : back) enter_fetched(id);
+      for (const RequestId id : cancelled) cancel_now(id);
       if (cancels_all) {
-        for (const RequestId id : std::vector<RequestId>(live.begin(), live.end())) scheduler.cancel(id);
+        std::vector<RequestId> all;
+        for (const auto& [id, record] : live) all.push_back(id);
+        for (const RequestId id : all) cancel_now(id);
       }
-      if (!scheduler.idle()) step();
-      has_work = !scheduler.idle();
+      if (scheduler.has_work()) step();
       publish();
-      if (quits && !has_work) return;
+      if (quits && scheduler.idle() && fetching.empty()) return;
     }
   }
 
-  // The request's sink is wrapped: what it throws stays here, and its last event counts it out.
+  // The request's sink is wrapped: the observers hear of it, what it throws stays here, and its last event counts it out.
   void take_in(Request request) {
     const RequestId id = request.id;
+    RequestRecord record;
+    record.id = id;
+    record.name = request.name;
+    record.replica = options.replica;
+    record.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    record.max_tokens = request.sampling.max_tokens;
+    record.priority = request.priority;
+    record.submitted_ns = request.submitted_ns;
+    live.emplace(id, std::move(record));
     request.sink = [this, id, sink = std::move(request.sink)](TokenEvent event) {
       const bool is_last = event.finish != FinishReason::none;
+      event.replica = options.replica;
+      note(id, event);
       if (is_last) {
         live.erase(id);
         ++num_left;
@@ -118,8 +171,7 @@ struct Engine::Impl {
         sink_failed(id, "an exception of unknown type", is_last);
       }
     };
-    live.insert(id);
-    scheduler.submit(std::move(request));
+    if (options.store == nullptr || !fetch(request)) scheduler.submit(std::move(request));
   }
 
   void sink_failed(RequestId id, const char* what, bool is_last) {
@@ -127,15 +179,117 @@ struct Engine::Impl {
     if (!is_last) cancel(id);
   }
 
-  void step() {
-    const BatchPlan plan = scheduler.plan();
-    ++num_steps;
-    auto result = run(plan);
-    if (result) {
-      scheduler.commit(plan, *result);
-    } else {
-      fail_all(result.error().text());
+  void note(RequestId id, const TokenEvent& event) {
+    RequestRecord& record = live.at(id);
+    const int64_t now = clock.now_ns();
+    const auto count = static_cast<int64_t>(event.token_ids.size());
+    record.cached_tokens = event.cached_tokens;
+    record.scheduled_ns = event.scheduled_ns;
+    record.preemptions = event.num_preempted;
+    if (count > 0) {
+      if (record.first_token_ns == 0) {
+        record.first_token_ns = now;
+        for (auto* o : options.observers) o->on_first_token(options.replica, static_cast<double>(now - record.submitted_ns) * 1e-9);
+      } else {
+        for (auto* o : options.observers) o->on_tokens(options.replica, static_cast<double>(now - record.last_token_ns) * 1e-9, count);
+      }
+      record.last_token_ns = now;
+      record.completion_tokens += count;
     }
+    if (event.finish == FinishReason::none) return;
+    record.finish = event.finish;
+    record.error = event.error;
+    record.finished_ns = now;
+    for (auto* o : options.observers) o->on_finished(record);
+  }
+
+  // The disk tier may have what follows on the pages that the scheduler has: the request waits for it outside. False when there is nothing.
+  bool fetch(Request& request) {
+    const int64_t page_size = options.scheduler.page_size;
+    std::vector<sched::PageKey> keys = sched::page_keys(request.prompt, page_size);
+    const int64_t limit = (static_cast<int64_t>(request.prompt.size()) - 1) / page_size;  // the last token is always computed
+    const int64_t have = scheduler.cached_pages(request.prompt, keys, limit);
+    if (have >= limit || !options.store->contains(keys[static_cast<size_t>(have)])) return false;
+    keys.resize(static_cast<size_t>(std::min(limit, options.scheduler.host_pages)));
+    if (static_cast<int64_t>(keys.size()) <= have) return false;
+    const auto tokens =
+        std::span<const int32_t>(request.prompt)
+            .subspan(static_cast<size_t>(have * page_size), (keys.size() - static_cast<size_t>(have)) * static_cast<size_t>(page_size));
+    keys.erase(keys.begin(), keys.begin() + have);
+    const RequestId id = request.id;
+    std::vector<int32_t> wanted(tokens.begin(), tokens.end());
+    fetching.emplace(id, std::move(request));
+    {
+      const std::lock_guard lock(mutex);
+      ++num_fetching;
+    }
+    options.store->fetch(std::move(keys), std::move(wanted), [this, id, have](std::vector<sched::HostPage> pages) {
+      const std::lock_guard lock(mutex);
+      auto& list = fetched_pages[id];
+      for (size_t i = 0; i < pages.size(); ++i) list.push_back({have + static_cast<int64_t>(i), std::move(pages[i])});
+      fetched.push_back(id);
+      wake.notify_one();
+      if (--num_fetching == 0) fetched_all.notify_all();
+    });
+    return true;
+  }
+
+  void enter_fetched(RequestId id) {
+    std::vector<sched::FetchedPage> pages;
+    {
+      const std::lock_guard lock(mutex);
+      pages = std::move(fetched_pages.extract(id).mapped());
+    }
+    auto node = fetching.extract(id);
+    if (node.empty()) return;  // cancelled in the meantime
+    Request request = std::move(node.mapped());
+    request.fetched = std::move(pages);
+    scheduler.submit(std::move(request));
+  }
+
+  void end_fetching(RequestId id, FinishReason finish, const std::string& error) {
+    auto node = fetching.extract(id);
+    ++num_ended_outside;
+    TokenEvent event;
+    event.finish = finish;
+    event.error = error;
+    node.mapped().sink(std::move(event));
+  }
+
+  void cancel_now(RequestId id) {
+    if (fetching.contains(id)) return end_fetching(id, FinishReason::cancelled, {});
+    scheduler.cancel(id);
+  }
+
+  void step() {
+    StepRecord record;
+    record.replica = options.replica;
+    record.step = ++num_steps;
+    record.start_ns = clock.now_ns();
+    heart.beat(Heartbeat::Phase::plan, num_steps);
+    const BatchPlan plan = scheduler.plan(record.start_ns);
+    publish();  // who was admitted runs now
+    const int64_t planned = clock.now_ns();
+    if (plan.empty()) return;  // all that waited were past their deadlines
+    heart.beat(Heartbeat::Phase::run, num_steps, static_cast<int64_t>(plan.items.size()), plan.num_tokens);
+    auto result = run(plan);
+    const int64_t ran = clock.now_ns();
+    heart.beat(Heartbeat::Phase::commit, num_steps, static_cast<int64_t>(plan.items.size()), plan.num_tokens);
+    for (const sched::BatchItem& item : plan.items) {
+      const auto rows = static_cast<int64_t>(item.token_ids.size());
+      (item.sample && item.num_generated > 0 && rows == 1 ? record.decode_rows : record.prefill_rows) += rows + item.num_draft;
+    }
+    record.pages_saved = static_cast<int64_t>(plan.saves.size());
+    record.pages_loaded = static_cast<int64_t>(plan.loads.size());
+    if (!result) return fail_all(result.error().text());
+    scheduler.commit(plan, *result);
+    if (options.store != nullptr) {
+      for (const sched::PageSave& save : plan.saves) options.store->put(save.key, save.parent, save.token_ids, save.to);
+    }
+    record.plan_ns = planned - record.start_ns;
+    record.run_ns = ran - planned;
+    record.commit_ns = clock.now_ns() - ran;
+    for (auto* o : options.observers) o->on_step(record);
   }
 
   Result<sched::BatchResult> run(const BatchPlan& plan) {
@@ -158,28 +312,42 @@ struct Engine::Impl {
       arrived.swap(inbox);
     }
     for (Request& request : arrived) take_in(std::move(request));
+    while (!fetching.empty()) end_fetching(fetching.begin()->first, FinishReason::error, reason);
     scheduler.fail_all(reason);
   }
 
-  EngineStats snapshot() const {
+  ReplicaState snapshot() const {
     const sched::SchedulerStats counts = scheduler.stats();
-    EngineStats stats;
-    stats.running = counts.running;
-    stats.waiting = counts.waiting;
-    stats.free_pages = counts.free_pages;
-    stats.total_pages = options.scheduler.num_pages;
-    stats.prompt_tokens = counts.prompt_tokens;
-    stats.completion_tokens = counts.completion_tokens;
-    stats.finished_requests = counts.finished_requests;
-    stats.steps = num_steps;
-    return stats;
+    ReplicaState state;
+    state.replica = options.replica;
+    state.running = counts.running;
+    state.waiting = counts.waiting + static_cast<int64_t>(fetching.size());
+    state.free_pages = counts.free_pages;
+    state.cached_pages = counts.cached_pages;
+    state.total_pages = options.scheduler.num_pages;
+    state.steps = num_steps;
+    state.prompt_tokens = counts.prompt_tokens;
+    state.completion_tokens = counts.completion_tokens;
+    state.cache_query_tokens = counts.cache_query_tokens;
+    state.cache_hit_tokens = counts.cache_hit_tokens;
+    state.host_hit_tokens = counts.host_hit_tokens;
+    state.evicted_pages = counts.evicted_pages;
+    state.preemptions = counts.preemptions;
+    state.finished_requests = counts.finished_requests + num_ended_outside;
+    state.drafts = counts.drafts;
+    state.draft_tokens = counts.draft_tokens;
+    state.accepted_tokens = counts.accepted_tokens;
+    return state;
   }
 
-  // After a step: its figures, and those who left are no longer in the house. drain() returns only after their last sink call.
+  // After a plan and after a step: its figures, and those who left are no longer in the house. drain() returns only after their last sink
+  // call.
   void publish() {
-    const EngineStats stats = snapshot();
+    const ReplicaState state = snapshot();
+    for (auto* o : options.observers) o->on_state(state);
     const std::lock_guard lock(mutex);
-    published = stats;
+    published = state;
+    num_taken_in = 0;
     num_in_house -= std::exchange(num_left, 0);
     if (num_in_house == 0) emptied.notify_all();
   }
@@ -187,43 +355,53 @@ struct Engine::Impl {
   // Before a last event goes out, so that a client that has it finds it in the figures. The lists of the scheduler still hold the
   // sequence at this moment; they are right after the step.
   void publish_counts() {
-    const sched::SchedulerStats counts = scheduler.stats();
+    const ReplicaState state = snapshot();
     const std::lock_guard lock(mutex);
-    published.free_pages = counts.free_pages;
-    published.prompt_tokens = counts.prompt_tokens;
-    published.completion_tokens = counts.completion_tokens;
-    published.finished_requests = counts.finished_requests;
-    published.steps = num_steps;
+    const auto [running, waiting] = std::pair(published.running, published.waiting);
+    published = state;
+    published.running = running;
+    published.waiting = waiting;
   }
 
   const Options options;
+  const SteadyClock clock;
 
   // Of the engine thread alone.
   std::unique_ptr<exec::Runner> runner;
   Scheduler scheduler;
-  std::set<RequestId> live;  // by arrival
-  int64_t num_left = 0;      // ended since the last publish()
+  std::map<RequestId, RequestRecord> live;          // by arrival
+  std::unordered_map<RequestId, Request> fetching;  // wait for the disk tier
+  int64_t num_ended_outside = 0;                    // of those, ended there
+  int64_t num_left = 0;                             // ended since the last publish()
   int64_t num_steps = 0;
+
+  Heartbeat heart;
 
   // Under the mutex.
   mutable std::mutex mutex;
-  std::condition_variable wake;     // the engine thread waits for work
-  std::condition_variable emptied;  // drain() waits for num_in_house == 0
+  std::condition_variable wake;         // the engine thread waits for work
+  std::condition_variable emptied;      // drain() waits for num_in_house == 0
+  std::condition_variable fetched_all;  // the destructor waits for num_fetching == 0
   std::vector<Request> inbox;
   std::vector<RequestId> cancels;
+  std::vector<RequestId> fetched;  // came back from the disk tier
+  std::unordered_map<RequestId, std::vector<sched::FetchedPage>> fetched_pages;
+  int64_t num_fetching = 0;  // callbacks to come
+  int64_t num_taken_in = 0;  // taken from the inbox and not yet in `published`
   RequestId next_id = 1;
   int64_t num_in_house = 0;  // accepted and not yet told the end
   bool stopping = false;
   bool cancel_all = false;
   bool quit = false;
   std::string failure;
-  EngineStats published;
+  ReplicaState published;
 
   std::thread thread;  // last: starts when all else is there
 };
 
 Engine::Engine(const Options& options, std::unique_ptr<exec::Runner> runner) {
   INGOT_CHECK(runner != nullptr && options.max_queued_requests > 0);
+  INGOT_CHECK(options.store == nullptr || options.scheduler.host_pages > 0, "a disk tier needs a host tier to come back through");
   impl_ = std::make_unique<Impl>(options, std::move(runner));
 }
 
@@ -233,20 +411,19 @@ tl::expected<RequestId, Refusal> Engine::submit(Request request) { return impl_-
 
 void Engine::cancel(RequestId id) { impl_->cancel(id); }
 
-EngineStats Engine::stats() const {
-  const std::lock_guard lock(impl_->mutex);
-  EngineStats stats = impl_->published;
-  stats.waiting += static_cast<int64_t>(impl_->inbox.size());
-  return stats;
-}
+ReplicaState Engine::state() const { return impl_->state(); }
 
 bool Engine::healthy(std::string* reason) const {
-  const std::lock_guard lock(impl_->mutex);
-  if (impl_->failure.empty()) return true;
-  if (reason != nullptr) *reason = impl_->failure;
-  return false;
+  std::string why;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (!impl_->failure.empty()) why = "the engine has failed: " + impl_->failure;
+  }
+  if (why.empty()) why = impl_->heart.stall();
+  if (reason != nullptr) *reason = why;
+  return why.empty();
 }
 
-void Engine::drain(std::chrono::milliseconds timeout) { impl_->drain(timeout); }
+bool Engine::drain(std::chrono::milliseconds timeout) { return impl_->drain(timeout); }
 
 }  // namespace ingot::serve

@@ -1,28 +1,20 @@
-// The engine loop: one thread that owns the scheduler and the runner. plan, run, commit; tells each request's sink.
+// The engine loop: one thread that owns one replica's scheduler and runner. plan, run, commit; tells each request's sink.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "exec/page_store.h"
 #include "exec/runner.h"
 #include "sched/request.h"
 #include "sched/scheduler.h"
+#include "serve/engine_events.h"
 
 namespace ingot::serve {
-
-struct EngineStats {
-  int64_t running = 0;  // sequences in the batch
-  int64_t waiting = 0;
-  int64_t free_pages = 0;
-  int64_t total_pages = 0;
-  int64_t prompt_tokens = 0;  // counters since start
-  int64_t completion_tokens = 0;
-  int64_t finished_requests = 0;
-  int64_t steps = 0;
-};
 
 // Why submit() refused. `message` is for the client.
 struct Refusal {
@@ -35,7 +27,13 @@ class Engine {
  public:
   struct Options {
     sched::SchedulerOptions scheduler;
-    int64_t max_queued_requests = 1024;
+    int64_t max_queued_requests = 1024;             // may wait beside those that run
+    std::chrono::milliseconds queue_timeout{0};     // a request waits so long at the most for its first rows; 0: for ever
+    std::chrono::milliseconds request_timeout{0};   // and is ended when it takes longer in all; 0: never
+    std::chrono::milliseconds stall_limit{20'000};  // the engine thread is called unhealthy when a phase takes longer
+    int replica = 0;                                // its number, for the observers and the log
+    std::vector<EngineObserver*> observers;         // outlive the engine
+    exec::PageStore* store = nullptr;  // the disk tier, shared by all replicas; outlives the engine. Needs scheduler.host_pages
   };
   // Starts the thread. The runner's model and cache must fit the scheduler's options.
   Engine(const Options& options, std::unique_ptr<exec::Runner> runner);
@@ -48,11 +46,12 @@ class Engine {
   // Any thread. The request's pages are free within two steps; its sink gets a last event with `cancelled`, unless it had ended.
   void cancel(sched::RequestId id);
   // Any thread; never waits for a step.
-  EngineStats stats() const;
-  // False after a device error, with the reason.
+  ReplicaState state() const;
+  // False after a device error, and while the engine thread hangs: says in which phase, and for how long. Never waits for a step.
   bool healthy(std::string* reason = nullptr) const;
-  // Refuses new requests, lets the running ones finish up to `timeout`, then cancels the rest.
-  void drain(std::chrono::milliseconds timeout);
+  // Refuses new requests, lets the running ones finish up to `timeout`, then cancels the rest. False when the engine thread is stuck:
+  // those who still run were not told.
+  bool drain(std::chrono::milliseconds timeout);
 
  private:
   struct Impl;

@@ -80,6 +80,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   std::thread thread;
   uint16_t bound_port = 0;
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;  // io thread
+  std::atomic<bool> closing{false};
   std::atomic<bool> refusing{false};
   std::atomic<bool> stopped{false};
   std::mutex mutex;
@@ -115,12 +116,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     send(std::move(head));
   }
 
-  void start_events(uint64_t serial) {
+  void start_events(uint64_t serial, const HttpHeaders& headers) {
     if (!current(serial) || headers_sent_) return;
     headers_sent_ = true;
     if (!chunked_) keep_alive_ = false;
     std::string head =
         status_line(200) + "Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+    for (const auto& [key, value] : headers) head += fmt::format("{}: {}\r\n", key, value);
     if (chunked_) head += "Transfer-Encoding: chunked\r\n";
     head += connection_header();
     streaming_ = true;
@@ -176,7 +178,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return fmt::format("HTTP/1.1 {} {}\r\n", status, std::string_view(reason.data(), reason.size()));
   }
   std::string connection_header() {
-    if (server_->refusing) keep_alive_ = false;
+    if (server_->closing || server_->refusing) keep_alive_ = false;
     return keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   }
 
@@ -398,8 +400,8 @@ class Writer final : public ResponseWriter {
   void respond(HttpResponse response) override {
     run([c = connection_, s = serial_, r = std::move(response)]() mutable { c->respond(s, std::move(r)); });
   }
-  void start_events() override {
-    run([c = connection_, s = serial_] { c->start_events(s); });
+  void start_events(HttpHeaders headers) override {
+    run([c = connection_, s = serial_, h = std::move(headers)] { c->start_events(s, h); });
   }
   void event(std::string_view data) override {
     run([c = connection_, s = serial_, d = std::string(data)] { c->event(s, d); });
@@ -476,6 +478,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, HttpH
 HttpServer::HttpServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() { stop(milliseconds(0)); }
 uint16_t HttpServer::port() const { return impl_->bound_port; }
+void HttpServer::close_after_answers() { impl_->closing = true; }
 void HttpServer::refuse_new() { impl_->refusing = true; }
 
 void HttpServer::stop(milliseconds timeout) {

@@ -16,11 +16,13 @@
 
 namespace ingot::serve {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
   std::string method;
   std::string path;   // the target up to '?', as sent
   std::string query;  // behind '?', may be empty
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
   std::string body;
 
   // The first header of that name, whatever its case; empty when absent.
@@ -31,7 +33,7 @@ struct HttpResponse {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
 };
 
 // The way back of one request. Every method may be called from any thread; calls of one thread keep their order. After the client has gone,
@@ -42,7 +44,7 @@ class ResponseWriter {
   // The whole answer.
   virtual void respond(HttpResponse response) = 0;
   // Or a stream of server-sent events: headers now, then events, then the end.
-  virtual void start_events() = 0;
+  virtual void start_events(HttpHeaders headers) = 0;
   virtual void event(std::string_view data) = 0;  // one line of text, without "data: "
   virtual void end_events() = 0;
   // Runs `work` on the io thread, after everything this thread has asked for before.
@@ -79,6 +81,8 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   uint16_t port() const;
+  // From now on each connection is closed after its answer, so that clients leave; all requests are still answered.
+  void close_after_answers();
   // From now on every new request gets 503; what runs goes on.
   void refuse_new();
   // Waits up to `timeout` for answers in progress, then closes everything and joins the threads.

@@ -99,7 +99,7 @@ TEST(Http, SlowHeadersEndIn408) {
 
 TEST(Http, EventsArriveChunkedAndEnd) {
   auto server = start([](HttpRequest, const std::shared_ptr<ResponseWriter>& writer) {
-    writer->start_events();
+    writer->start_events({});
     writer->event("one");
     writer->event("[DONE]");
     writer->end_events();

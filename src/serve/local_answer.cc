@@ -13,7 +13,7 @@ std::string LocalFigures::text() const {
                      rate(num_prompt_tokens, prefill_s), rate(decoded, decode_s), num_completion_tokens);
 }
 
-Result<LocalFigures> answer_locally(const ServedModel& model, Engine& engine, LocalRequest request,
+Result<LocalFigures> answer_locally(const ServedModel& model, Dispatcher& engine, LocalRequest request,
                                     const std::function<void(const text::OutputDelta&)>& show, const std::function<bool()>& interrupted) {
   using Time = std::chrono::steady_clock;
   const auto seconds = [](Time::duration d) { return std::chrono::duration<double>(d).count(); };

@@ -30,7 +30,7 @@ struct LocalFigures {
 
 // Calls `show` with what came, on this thread. `interrupted` is asked many times a second; once true, the request is cancelled.
 // Errors: a prompt over the context length, an engine that failed.
-Result<LocalFigures> answer_locally(const ServedModel& model, Engine& engine, LocalRequest request,
+Result<LocalFigures> answer_locally(const ServedModel& model, Dispatcher& engine, LocalRequest request,
                                     const std::function<void(const text::OutputDelta&)>& show,
                                     const std::function<bool()>& interrupted = {});
 

@@ -19,6 +19,7 @@ constexpr size_t kMaxTextFile = 64 << 20;
 constexpr int64_t kMaxPageSize = 4096;
 // Without --max-total-tokens: room for so many full contexts, where the memory allows. A page costs memory only once it is used.
 constexpr int64_t kDefaultContexts = 4;
+constexpr double kGigabyte = 1e9;
 
 Result<tensor::DType> cache_dtype(const std::string& name) {
   if (name == "auto" || name == "bf16") return tensor::DType::bf16;
@@ -32,10 +33,30 @@ Result<> check_range(const char* flag, int64_t value, int64_t min, int64_t max) 
   return fail("{} {} is out of range: expected {} to {}", flag, value, min, max);
 }
 
+Result<> check_seconds(const char* flag, double value) {
+  constexpr double kMost = 1e6;
+  if (value >= 0 && value <= kMost) return {};
+  return fail("{} {} is out of range: expected 0 to {} seconds", flag, value, kMost);
+}
+
+std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)); }
+
 Result<> check_flags(const ServiceOptions& options) {
   if (options.tp != 1) return fail_hint("leave it at 1", "--tp {} is not supported yet: this build runs a model on one device", options.tp);
-  if (options.dp != 1)
-    return fail_hint("start several servers behind a router", "--dp {} is not supported yet: this build runs one replica", options.dp);
+  INGOT_TRY(check_range("--dp", options.dp, 1, 256));
+  if (options.schedule_policy != "fcfs" && options.schedule_policy != "lpm")
+    return fail_hint("use fcfs or lpm", "--schedule-policy {} is unknown", options.schedule_policy);
+  if (!(options.mem_fraction_static > 0 && options.mem_fraction_static < 1))
+    return fail("--mem-fraction-static {} is out of range: expected more than 0 and less than 1", options.mem_fraction_static);
+  INGOT_TRY(check_seconds("--queue-timeout", options.queue_timeout));
+  INGOT_TRY(check_seconds("--request-timeout", options.request_timeout));
+  INGOT_TRY(check_seconds("--watchdog-timeout", options.watchdog_timeout));
+  if (options.watchdog_timeout <= 0) return fail("--watchdog-timeout must be more than 0 seconds");
+  if (!(options.hicache_size >= 0)) return fail("--hicache-size {} is out of range: expected gigabytes", options.hicache_size);
+  if (!(options.hicache_dir_size > 0)) return fail("--hicache-dir-size {} is out of range: expected gigabytes", options.hicache_dir_size);
+  const bool has_host_tier = options.hicache_size > 0 || !options.hicache_dir.empty();
+  if (options.disable_radix_cache && has_host_tier)
+    return fail_hint("leave one of them out", "--disable-radix-cache and --hicache-size or --hicache-dir contradict each other");
   INGOT_TRY(check_range("--page-size", options.page_size, 1, kMaxPageSize));
   INGOT_TRY(check_range("--chunked-prefill-size", options.chunked_prefill_size, 1, 1 << 20));
   INGOT_TRY(check_range("--max-running-requests", options.max_running_requests, 1, 1 << 16));
@@ -107,8 +128,10 @@ Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelCon
   if (options.max_total_tokens > 0) {
     plan.num_pages = std::max<int64_t>(options.max_total_tokens / options.page_size, 1);
   } else {
-    // Half of what is free: the mapped weights need the other part when they are read.
-    const int64_t affordable = available_memory_bytes() / 2 / bytes_per_token / options.page_size;
+    // Not all that is free: the mapped weights need the other part when they are read.
+    const double share = options.mem_fraction_static / options.dp;
+    const auto affordable =
+        static_cast<int64_t>(static_cast<double>(available_memory_bytes()) * share) / bytes_per_token / options.page_size;
     plan.num_pages = std::clamp<int64_t>(affordable, 1, pages(plan.context_length * kDefaultContexts));
   }
   const int64_t held = plan.num_pages * options.page_size;
@@ -125,10 +148,8 @@ Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelCon
 }
 }  // namespace
 
-Result<ModelService> load_service(const ServiceOptions& options) {
-  const auto started = std::chrono::steady_clock::now();
+Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options) {
   INGOT_TRY(check_flags(options));
-  INGOT_ASSIGN(const tensor::DType dtype, cache_dtype(options.kv_cache_dtype));
   std::error_code ec;
   if (!fs::is_directory(options.model, ec)) return fail("{} is not a folder with a checkpoint", options.model.string());
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
@@ -154,31 +175,114 @@ Result<ModelService> load_service(const ServiceOptions& options) {
            served->chat_template ? "chat template found" : "no chat template: only /v1/completions");
   log_info("sampling defaults: temperature {}, top_p {}, top_k {}; end of sequence ids {}", defaults.temperature, defaults.top_p,
            defaults.top_k, fmt::join(defaults.eos_token_ids, " "));
+  return served;
+}
 
-  INGOT_ASSIGN(auto glm, model::Glm::load(options.model));
+Result<ModelService> load_service(const ServiceOptions& options) {
+  const auto started = std::chrono::steady_clock::now();
+  INGOT_ASSIGN(const tensor::DType dtype, cache_dtype(options.kv_cache_dtype));
+  INGOT_ASSIGN(const std::shared_ptr<ServedModel> served, load_served_model(options));
+  INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, dtype);
   INGOT_ASSIGN(const CachePlan plan, plan_cache(options, config, bytes_per_token));
-  INGOT_ASSIGN(auto cache, model::KvCache::create(config, {.dtype = dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
-  auto pool = std::make_shared<ThreadPool>(options.threads);
-  defaults.context_length = plan.context_length;
-  log_info("cache: {}, {} pages of {} tokens, {} bytes a token, {:.1f} MB; context length {}",
-           options.kv_cache_dtype == "auto" ? "bf16 (auto)" : options.kv_cache_dtype, plan.num_pages, options.page_size, bytes_per_token,
-           static_cast<double>(plan.num_pages * options.page_size * bytes_per_token) / 1e6, plan.context_length);
+  served->defaults.context_length = plan.context_length;
+  CacheShape cache;
+  cache.num_pages = plan.num_pages;
+  cache.page_bytes = options.page_size * bytes_per_token;
+  cache.context_length = plan.context_length;
+  cache.dtype = tensor::dtype_name(dtype);
+  log_info("cache: {}{}, {} pages of {} tokens, {} bytes a token, {:.1f} MB{}; context length {}", cache.dtype,
+           options.kv_cache_dtype == "auto" ? " (auto)" : "", plan.num_pages, options.page_size, bytes_per_token,
+           static_cast<double>(plan.num_pages * cache.page_bytes) / 1e6,
+           options.dp > 1 ? fmt::format(" a replica, {} replicas", options.dp) : "", plan.context_length);
+  if (!options.hicache_dir.empty()) {
+    INGOT_ASSIGN(cache.model_identity, exec::model_identity(options.model, cache.dtype, options.page_size));
+  }
+  const int all_threads = ThreadPool(options.threads).num_threads();
+  const int threads = std::max(all_threads / options.dp, 1);
   log_info("steps: up to {} rows, up to {} requests at once, {} more may wait; {} threads", options.chunked_prefill_size,
-           options.max_running_requests, options.max_queued_requests, pool->num_threads());
-
-  Engine::Options engine_options;
-  engine_options.scheduler = {.num_pages = plan.num_pages,
-                              .page_size = options.page_size,
-                              .chunked_prefill_size = options.chunked_prefill_size,
-                              .max_running_requests = options.max_running_requests,
-                              .context_length = plan.context_length};
-  engine_options.max_queued_requests = options.max_queued_requests;
-  ModelService service;
-  service.engine = std::make_unique<Engine>(
-      engine_options, std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(cache), std::move(pool)));
-  service.model = std::move(served);
+           options.max_running_requests, options.max_queued_requests,
+           options.dp > 1 ? fmt::format("{} x {}", options.dp, threads) : std::to_string(threads));
+  // Each replica maps the checkpoint anew: the file's pages are shared, scratch memory is not.
+  const auto make_runner = [&](int) -> Result<std::unique_ptr<exec::Runner>> {
+    INGOT_ASSIGN(auto glm, model::Glm::load(options.model));
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
+    return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
+                                             std::make_shared<ThreadPool>(threads));
+  };
+  INGOT_ASSIGN(ModelService service, assemble_service(options, served, cache, make_runner));
   log_info("loaded in {:.2f} s", std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+  return service;
+}
+
+Result<ModelService> assemble_service(const ServiceOptions& options, std::shared_ptr<const ServedModel> model, const CacheShape& cache,
+                                      const RunnerFactory& make_runner) {
+  ModelService service;
+  service.model = std::move(model);
+  Engine::Options engine;
+  engine.scheduler = {.num_pages = cache.num_pages,
+                      .page_size = options.page_size,
+                      .chunked_prefill_size = options.chunked_prefill_size,
+                      .max_running_requests = options.max_running_requests,
+                      .context_length = cache.context_length,
+                      .policy = options.schedule_policy == "lpm" ? sched::Policy::lpm : sched::Policy::fcfs,
+                      .prefix_cache = !options.disable_radix_cache,
+                      .num_draft_tokens = options.num_draft_tokens};
+  engine.max_queued_requests = options.max_queued_requests;
+  engine.queue_timeout = milliseconds(options.queue_timeout);
+  engine.request_timeout = milliseconds(options.request_timeout);
+  engine.stall_limit = milliseconds(options.watchdog_timeout);
+
+  const auto page_bytes = static_cast<double>(cache.page_bytes);
+  if (options.hicache_size > 0) {
+    engine.scheduler.host_pages = static_cast<int64_t>(options.hicache_size * kGigabyte / options.dp / page_bytes);
+    if (engine.scheduler.host_pages < 1) {
+      return fail("--hicache-size {} is too small: a page has {} bytes, and each of {} replicas needs one", options.hicache_size,
+                  cache.page_bytes, options.dp);
+    }
+  } else if (!options.hicache_dir.empty()) {
+    engine.scheduler.host_pages = cache.num_pages;
+  }
+  if (engine.scheduler.host_pages > 0) {
+    log_info("host tier: {} pages, {:.1f} MB{}", engine.scheduler.host_pages,
+             static_cast<double>(engine.scheduler.host_pages) * page_bytes / 1e6, options.dp > 1 ? " a replica" : "");
+  }
+  if (!options.hicache_dir.empty()) {
+    exec::PageStore::Options store;
+    store.dir = options.hicache_dir;
+    store.max_bytes = static_cast<int64_t>(options.hicache_dir_size * kGigabyte);
+    store.model_identity = cache.model_identity;
+    store.page_size = options.page_size;
+    store.page_bytes = cache.page_bytes;
+    INGOT_ASSIGN(service.store, exec::PageStore::open(store));
+    engine.store = service.store.get();
+  }
+
+  MetricsCacheInfo info;
+  info.page_size = options.page_size;
+  info.pages = cache.num_pages;
+  info.host_pages = engine.scheduler.host_pages;
+  info.max_context = cache.context_length;
+  info.cache_dtype = cache.dtype;
+  info.prefix_caching = !options.disable_radix_cache;
+  service.metrics = std::make_unique<Metrics>(service.model->name, options.dp, info);
+  engine.observers.push_back(service.metrics.get());
+  if (options.log_requests || !options.request_log.empty()) {
+    INGOT_ASSIGN(service.request_log, RequestLog::open(options.request_log.string()));
+    engine.observers.push_back(service.request_log.get());
+  }
+  if (!options.trace_dir.empty()) {
+    INGOT_ASSIGN(service.step_trace, StepTrace::open(options.trace_dir));
+    engine.observers.push_back(service.step_trace.get());
+  }
+
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int replica = 0; replica < options.dp; ++replica) {
+    engine.replica = replica;
+    INGOT_ASSIGN(auto runner, make_runner(replica));
+    engines.push_back(std::make_unique<Engine>(engine, std::move(runner)));
+  }
+  service.dispatcher = std::make_unique<Dispatcher>(std::move(engines), options.page_size, cache.num_pages + engine.scheduler.host_pages);
   return service;
 }
 

@@ -1,14 +1,19 @@
-// From a checkpoint folder to a running engine: tokenizer, chat template, generation defaults, model, cache, runner. Says what it decided,
-// one line each. Called once at start by `ingot serve`, `generate` and `chat`.
+// From a checkpoint folder to running engines: tokenizer, chat template, generation defaults, models, caches, runners. Says what it
+// decided, one line each. Called once at start by `ingot serve`, `generate` and `chat`.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "base/result.h"
-#include "serve/engine.h"
+#include "exec/page_store.h"
+#include "serve/dispatcher.h"
+#include "serve/metrics.h"
 #include "serve/openai_api.h"
+#include "serve/request_log.h"
+#include "serve/step_trace.h"
 
 namespace ingot::serve {
 
@@ -19,19 +24,54 @@ struct ServiceOptions {
   std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3, f32
   int64_t page_size = 64;
   int64_t chunked_prefill_size = 512;
-  int64_t max_running_requests = 32;
+  int64_t max_running_requests = 32;  // of each replica, as all that follows
   int64_t max_queued_requests = 1024;
-  int64_t context_length = 0;    // 0: max_position_embeddings, less when the memory is too small for it
-  int64_t max_total_tokens = 0;  // tokens the cache holds; 0: from context length and free memory
-  int threads = 0;               // 0: one per processor
+  int64_t context_length = 0;            // 0: max_position_embeddings, less when the memory is too small for it
+  int64_t max_total_tokens = 0;          // tokens the cache holds; 0: from context length and free memory
+  double mem_fraction_static = 0.5;      // of the free memory, for the caches of all replicas
+  std::string schedule_policy = "fcfs";  // fcfs or lpm
+  bool disable_radix_cache = false;
+  double hicache_size = 0;            // GB of host memory for cached prefixes; 0: as much as the cache itself with hicache_dir, else none
+  std::filesystem::path hicache_dir;  // where cached prefixes survive a restart; empty: nowhere
+  double hicache_dir_size = 20;       // GB of disk there
+  double queue_timeout = 0;           // seconds; 0: none
+  double request_timeout = 0;
+  double watchdog_timeout = 20;  // a phase of the engine that takes longer makes /health fail
+  bool log_requests = false;     // a line a request: to the log, or to request_log
+  std::filesystem::path request_log;
+  std::filesystem::path trace_dir;
+  int32_t num_draft_tokens = 0;  // that a runner with a draft source may draft for a decoding sequence
+  int threads = 0;               // of all replicas together; 0: one per processor
   int tp = 1;
   int dp = 1;
 };
 
+// What serves; in order of destruction from the last one up: the engines go first.
 struct ModelService {
   std::shared_ptr<const ServedModel> model;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Metrics> metrics;
+  std::unique_ptr<RequestLog> request_log;
+  std::unique_ptr<StepTrace> step_trace;
+  std::unique_ptr<exec::PageStore> store;
+  std::unique_ptr<Dispatcher> dispatcher;
 };
+
+// What the caches are made of.
+struct CacheShape {
+  int64_t num_pages = 0;  // of each replica
+  int64_t page_bytes = 0;
+  int64_t context_length = 0;
+  std::string dtype;
+  uint64_t model_identity = 0;  // with hicache_dir
+};
+using RunnerFactory = std::function<Result<std::unique_ptr<exec::Runner>>(int replica)>;
+
+// Checks the flags and reads all but the weights: tokenizer, chat template, defaults. Context length and cache are still to be decided.
+Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options);
+
+// Puts engines around runners, with all that observes them. load_service() ends here; tests come with runners of their own.
+Result<ModelService> assemble_service(const ServiceOptions& options, std::shared_ptr<const ServedModel> model, const CacheShape& cache,
+                                      const RunnerFactory& make_runner);
 
 // Errors name the flag, file or field, what was found and what would be right.
 Result<ModelService> load_service(const ServiceOptions& options);

@@ -22,6 +22,8 @@ constexpr std::array kRoutes{Route{"/v1/chat/completions", "POST"},
                              Route{"/detokenize", "POST"},
                              Route{"/v1/models", "GET"},
                              Route{"/health", "GET"},
+                             Route{"/ready", "GET"},
+                             Route{"/metrics", "GET"},
                              Route{"/version", "GET"}};
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 
@@ -58,6 +60,40 @@ std::optional<ApiError> check_length(const ServedModel& model, size_t num_tokens
                   param, "context_length_exceeded"};
 }
 
+std::string_view reason_of(const Refusal& refusal) {
+  switch (refusal.kind) {
+    case Refusal::Kind::too_long: return "too_long";
+    case Refusal::Kind::queue_full: return "queue_full";
+    case Refusal::Kind::stopping: return "stopping";
+    case Refusal::Kind::engine_failed: break;
+  }
+  return "engine_failed";
+}
+
+// Counts each answer by its route, whoever gives it.
+class CountingWriter final : public ResponseWriter {
+ public:
+  CountingWriter(std::shared_ptr<ResponseWriter> inner, Metrics& metrics, std::string_view route)
+      : inner_(std::move(inner)), metrics_(metrics), route_(route) {}
+  void respond(HttpResponse response) override {
+    metrics_.on_http_request(route_, response.status);
+    inner_->respond(std::move(response));
+  }
+  void start_events(HttpHeaders headers) override {
+    metrics_.on_http_request(route_, 200);
+    inner_->start_events(std::move(headers));
+  }
+  void event(std::string_view data) override { inner_->event(data); }
+  void end_events() override { inner_->end_events(); }
+  void post(std::function<void()> work) override { inner_->post(std::move(work)); }
+  void on_gone(std::function<void()> callback) override { inner_->on_gone(std::move(callback)); }
+
+ private:
+  std::shared_ptr<ResponseWriter> inner_;
+  Metrics& metrics_;
+  std::string_view route_;
+};
+
 ApiError from_refusal(const Refusal& refusal) {
   switch (refusal.kind) {
     case Refusal::Kind::too_long: return {400, refusal.message, {}, "context_length_exceeded"};
@@ -93,20 +129,26 @@ ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& 
   return Prompt{std::move(*ids), ends_in_open_think(*text)};
 }
 
-OpenAiApi::OpenAiApi(std::shared_ptr<const ServedModel> model, Engine& engine, Options options)
-    : model_(std::move(model)), engine_(engine), options_(std::move(options)) {}
+OpenAiApi::OpenAiApi(std::shared_ptr<const ServedModel> model, Dispatcher& dispatcher, Metrics& metrics, Options options)
+    : model_(std::move(model)), dispatcher_(dispatcher), metrics_(metrics), options_(std::move(options)) {}
 
 bool OpenAiApi::authorized(const HttpRequest& request) const {
-  if (options_.api_key.empty() || request.path == "/health") return true;
+  // Probes and scrapers carry no key, and are told no content.
+  constexpr std::array kOpen{"/health", "/ready", "/metrics"};
+  if (options_.api_key.empty() || std::find(kOpen.begin(), kOpen.end(), request.path) != kOpen.end()) return true;
   constexpr std::string_view kScheme = "Bearer ";
   const std::string_view given = request.header("authorization");
   return given.starts_with(kScheme) && same_secret(given.substr(kScheme.size()), options_.api_key);
 }
 
-void OpenAiApi::handle(const HttpRequest& request, const std::shared_ptr<ResponseWriter>& writer) {
+void OpenAiApi::handle(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
   const auto refuse = [&](const ApiError& error) { writer->respond(error_response(error)); };
   const bool one_model = request.path.starts_with(kModelsPrefix) && request.path.size() > kModelsPrefix.size();
   const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == request.path; });
+  writer = std::make_shared<CountingWriter>(std::move(writer), metrics_,
+                                            route != kRoutes.end() ? route->path
+                                            : one_model            ? kModelsPrefix
+                                                                   : "other");
   if (!authorized(request))
     return refuse({401, "this server needs an API key: Authorization: Bearer KEY", {}, "invalid_api_key", "authentication_error"});
   if (route == kRoutes.end() && !one_model) return refuse({404, "no such path: " + request.path, {}, "not_found"});
@@ -120,6 +162,11 @@ void OpenAiApi::handle(const HttpRequest& request, const std::shared_ptr<Respons
     return writer->respond(std::move(response));
   }
 
+  this->route(request, method, writer);
+}
+
+void OpenAiApi::route(const HttpRequest& request, std::string_view method, const std::shared_ptr<ResponseWriter>& writer) {
+  const auto refuse = [&](const ApiError& error) { writer->respond(error_response(error)); };
   if (method == "POST") {
     const auto body = parse_json(request.body, "the request body");
     if (!body) return refuse({400, body.error().text(), {}, "invalid_json"});
@@ -128,10 +175,11 @@ void OpenAiApi::handle(const HttpRequest& request, const std::shared_ptr<Respons
     const Reply reply = request.path == "/tokenize" ? tokenize(*body) : detokenize(*body);
     return reply ? writer->respond(*reply) : refuse(reply.error());
   }
-  if (request.path == "/health") {
-    const Reply reply = health();
+  if (request.path == "/health" || request.path == "/ready") {
+    const Reply reply = request.path == "/health" ? health() : ready();
     return reply ? writer->respond(*reply) : refuse(reply.error());
   }
+  if (request.path == "/metrics") return writer->respond({200, metrics_.scrape(), std::string(Metrics::kContentType), {}});
   if (request.path == "/version") return writer->respond(ok({{"version", INGOT_VERSION}}));
   if (request.path == "/v1/models") return writer->respond(ok({{"object", "list"}, {"data", Json::array({model_card()})}}));
   if (const auto error = check_model(request.path.substr(kModelsPrefix.size()))) return refuse(*error);
@@ -200,16 +248,21 @@ void OpenAiApi::generate(GenerationOptions options, std::vector<int32_t> prompt,
   sched::Request request;
   request.prompt = std::move(prompt);
   request.sampling = std::move(options.sampling);
+  request.priority = options.priority;
   const int64_t room = model_->defaults.context_length - static_cast<int64_t>(request.prompt.size());
   if (request.sampling.max_tokens == 0) request.sampling.max_tokens = static_cast<int32_t>(room);
   auto answer = std::make_shared<Answer>(std::move(answer_options), writer);
+  request.name = answer->id();
   attach_text(request, model_->tokenizer, std::move(options.stop_strings), [answer, writer](TextPiece piece) {
     writer->post([answer, piece = std::move(piece)]() mutable { answer->add(std::move(piece)); });
   });
-  const auto id = engine_.submit(std::move(request));
-  if (!id) return writer->respond(error_response(from_refusal(id.error())));
-  writer->post([answer] { answer->begin(); });
-  writer->on_gone([this, id = *id] { engine_.cancel(id); });
+  const auto ticket = dispatcher_.submit(std::move(request));
+  if (!ticket) {
+    metrics_.on_refused(reason_of(ticket.error()));
+    return writer->respond(error_response(from_refusal(ticket.error())));
+  }
+  writer->post([answer, replica = ticket->replica] { answer->begin(replica); });
+  writer->on_gone([this, ticket = *ticket] { dispatcher_.cancel(ticket); });
 }
 
 OpenAiApi::Reply OpenAiApi::tokenize(const Json& body) const {
@@ -236,27 +289,24 @@ OpenAiApi::Reply OpenAiApi::detokenize(const Json& body) const {
   return ok({{"prompt", model_->tokenizer->decode(request->tokens, false)}});
 }
 
-OpenAiApi::Reply OpenAiApi::health() {
+OpenAiApi::Reply OpenAiApi::health() const {
   std::string reason;
-  if (!engine_.healthy(&reason))
-    return tl::unexpected(ApiError{503, "the engine has failed: " + reason, {}, "engine_failed", "server_error"});
-  const EngineStats stats = engine_.stats();
-  {
-    std::lock_guard lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
-    if (stats.steps != last_steps_ || stats.running + stats.waiting == 0) last_step_seen_ = now;
-    last_steps_ = stats.steps;
-    if (now - last_step_seen_ > options_.stall_limit) {
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last_step_seen_).count();
-      return tl::unexpected(
-          ApiError{503, fmt::format("requests wait, but no step has ended for {} s", seconds), {}, "engine_stalled", "server_error"});
-    }
-  }
+  if (!dispatcher_.healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
+  const ReplicaState state = dispatcher_.total();
   return ok({{"status", "ok"},
-             {"running", stats.running},
-             {"waiting", stats.waiting},
-             {"free_pages", stats.free_pages},
-             {"total_pages", stats.total_pages}});
+             {"replicas", dispatcher_.num_replicas()},
+             {"running", state.running},
+             {"waiting", state.waiting},
+             {"free_pages", state.free_pages},
+             {"cached_pages", state.cached_pages},
+             {"total_pages", state.total_pages}});
+}
+
+OpenAiApi::Reply OpenAiApi::ready() const {
+  if (draining_) return tl::unexpected(ApiError{503, "the server is shutting down", {}, "shutting_down", "server_error"});
+  std::string reason;
+  if (!dispatcher_.healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
+  return ok({{"status", "ready"}});
 }
 
 }  // namespace ingot::serve

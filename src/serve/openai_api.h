@@ -1,15 +1,16 @@
 // The desk: routes, keys, and the way of one request from its body to the engine. Handlers run on HTTP worker threads; answers are written
-// on the io thread. It owns no model: ServedModel and Engine belong to the caller and must outlive the HTTP server.
+// on the io thread. the Dispatcher and Metrics belong to the caller and must outlive the HTTP server.
 #pragma once
 
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "serve/answer.h"
-#include "serve/engine.h"
+#include "serve/dispatcher.h"
 #include "serve/http.h"
+#include "serve/metrics.h"
 #include "serve/openai_request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -37,32 +38,34 @@ ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& 
 class OpenAiApi {
  public:
   struct Options {
-    std::string api_key;                            // empty: open to all
-    std::chrono::milliseconds stall_limit{60'000};  // /health fails when requests run and no step ends for this long
+    std::string api_key;  // empty: open to all
   };
-  OpenAiApi(std::shared_ptr<const ServedModel> model, Engine& engine, Options options);
+  OpenAiApi(std::shared_ptr<const ServedModel> model, Dispatcher& dispatcher, Metrics& metrics, Options options);
 
-  void handle(const HttpRequest& request, const std::shared_ptr<ResponseWriter>& writer);
+  void handle(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer);
+  // From now on /ready says 503, so that routers send nothing more. What comes is refused by the dispatcher once that drains.
+  void set_draining() { draining_ = true; }
 
  private:
   using Reply = ApiResult<HttpResponse>;
   bool authorized(const HttpRequest& request) const;
   void chat(const Json& body, const std::shared_ptr<ResponseWriter>& writer);
   void completion(const Json& body, const std::shared_ptr<ResponseWriter>& writer);
+  void route(const HttpRequest& request, std::string_view method, const std::shared_ptr<ResponseWriter>& writer);
   void generate(GenerationOptions options, std::vector<int32_t> prompt, AnswerOptions answer,
                 const std::shared_ptr<ResponseWriter>& writer);
   Reply tokenize(const Json& body) const;
   Reply detokenize(const Json& body) const;
-  Reply health();
+  Reply health() const;
+  Reply ready() const;
   Json model_card() const;
   std::optional<ApiError> check_model(const std::string& name) const;
 
   std::shared_ptr<const ServedModel> model_;
-  Engine& engine_;
+  Dispatcher& dispatcher_;
+  Metrics& metrics_;
   Options options_;
-  std::mutex mutex_;  // of the two below
-  int64_t last_steps_ = -1;
-  std::chrono::steady_clock::time_point last_step_seen_;
+  std::atomic<bool> draining_{false};
 };
 
 }  // namespace ingot::serve

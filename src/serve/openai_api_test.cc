@@ -7,16 +7,18 @@
 #include <unistd.h>
 
 #include "base/file_map.h"
+#include "serve/model_service.h"
 #include "support/scripted_runner.h"
 
 namespace ingot::serve {
 namespace {
 const std::string kModel = INGOT_SOURCE_DIR "/models/demo";
+using ingot::testing::ScriptedRunner;
 constexpr int64_t kPages = 64;
 constexpr int64_t kPageSize = 16;
 
 struct House {
-  House(const std::string& says, ingot::testing::ScriptedRunner::BeforeStep before_step = {}) {
+  explicit House(const std::string& says, ScriptedRunner::BeforeStep before_step = {}, int dp = 1) {
     auto served = std::make_shared<ServedModel>();
     served->name = "m";
     served->tokenizer = text::Tokenizer::load(kModel + "/tokenizer.json").value();
@@ -28,13 +30,21 @@ struct House {
     defaults.context_length = 512;
     auto answer = served->tokenizer->encode(says).value();
     answer.push_back(defaults.eos_token_ids[0]);
-    Engine::Options options;
-    options.scheduler = {
-        .num_pages = kPages, .page_size = kPageSize, .chunked_prefill_size = 64, .max_running_requests = 4, .context_length = 512};
-    engine = std::make_unique<Engine>(options, std::make_unique<ingot::testing::ScriptedRunner>(ingot::testing::ScriptedRunner::Options{
-                                                   kPages, kPageSize, defaults.vocab_size,
-                                                   ingot::testing::ScriptedRunner::says(std::move(answer)), std::move(before_step)}));
-    api = std::make_unique<OpenAiApi>(served, *engine, OpenAiApi::Options{});
+    ServiceOptions options;
+    options.page_size = kPageSize;
+    options.chunked_prefill_size = 64;
+    options.max_running_requests = 4;
+    options.dp = dp;
+    CacheShape cache;
+    cache.num_pages = kPages;
+    cache.page_bytes = kPageSize * 4;
+    cache.context_length = defaults.context_length;
+    const int64_t vocab_size = defaults.vocab_size;
+    service = assemble_service(options, served, cache, [&](int) -> Result<std::unique_ptr<exec::Runner>> {
+                return std::make_unique<ScriptedRunner>(
+                    ScriptedRunner::Options{kPages, kPageSize, vocab_size, ScriptedRunner::says(answer), before_step, nullptr});
+              }).value();
+    api = std::make_unique<OpenAiApi>(service.model, *service.dispatcher, *service.metrics, OpenAiApi::Options{});
     server = HttpServer::start({}, [this](const HttpRequest& r, const std::shared_ptr<ResponseWriter>& w) { api->handle(r, w); }).value();
   }
 
@@ -56,7 +66,7 @@ struct House {
     return answer.substr(std::min(answer.size(), answer.find("\r\n\r\n") + 4));
   }
 
-  std::unique_ptr<Engine> engine;
+  ModelService service;
   std::unique_ptr<OpenAiApi> api;
   std::unique_ptr<HttpServer> server;
 };

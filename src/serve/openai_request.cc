@@ -41,6 +41,7 @@ void read_generation(JsonFields& fields, const RequestDefaults& defaults, Genera
   if (!sampling.ignore_eos) {
     sampling.stop_token_ids.insert(sampling.stop_token_ids.end(), defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());
   }
+  options.priority = static_cast<int32_t>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));
   options.stream = fields.boolean("stream").value_or(false);
   if (const Json* given = fields.get("stream_options")) {
     if (!given->is_object()) {

@@ -30,6 +30,7 @@ struct GenerationOptions {
   std::vector<std::string> stop_strings;
   bool stream = false;
   bool include_usage = false;
+  int32_t priority = 0;  // higher goes first
 };
 
 struct ChatRequest {

@@ -46,7 +46,8 @@ void attach_text(sched::Request& request, std::shared_ptr<const text::Tokenizer>
   request.watcher = watcher;
   request.sink = [watcher, reader = std::move(reader)](sched::TokenEvent event) {
     const bool last = event.finish != sched::FinishReason::none;
-    reader({watcher->take(last), std::move(event.token_ids), std::move(event.logprobs), event.finish, std::move(event.error)});
+    reader({watcher->take(last), std::move(event.token_ids), std::move(event.logprobs), event.finish, std::move(event.error),
+            event.cached_tokens, event.replica});
   };
 }
 

@@ -19,6 +19,8 @@ struct TextPiece {
   std::vector<sched::TokenLogprob> logprobs;  // as many as token_ids when asked for
   sched::FinishReason finish = sched::FinishReason::none;
   std::string error;
+  int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
+  int replica = 0;            // who made it
 };
 
 // Sets the request's watcher and sink. Text of special tokens and of stop tokens is not shown. `reader` is called on the engine thread;

@@ -164,7 +164,7 @@ def test_sigterm_ends_running_streams_with_a_finish_or_an_error():
         assert time.monotonic() - started < 45
 
 
-@pytest.mark.parametrize("flags, word", [(["--tp", "8"], "--tp"), (["--dp", "2"], "--dp"), (["--kv-cache-dtype", "int4"], "kv-cache-dtype"),
+@pytest.mark.parametrize("flags, word", [(["--tp", "8"], "--tp"), (["--dp", "0"], "--dp"), (["--schedule-policy", "random"], "--schedule-policy"), (["--kv-cache-dtype", "int4"], "kv-cache-dtype"),
                                          (["--context-length", "99999999"], "context-length"), (["--no-such-flag"], "no-such-flag")])
 def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flags, word):
     import subprocess

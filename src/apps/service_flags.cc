@@ -1,0 +1,47 @@
+#include "apps/service_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace ingot::apps {
+
+void add_model_flags(CLI::App* app, serve::ServiceOptions& o) {
+  app->add_option("model", o.model, "checkpoint folder")->required();
+  app->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
+  app->add_option("--context-length", o.context_length, "prompt + answer of one request, in tokens; 0: the model's")->capture_default_str();
+  app->add_option("--max-total-tokens", o.max_total_tokens, "tokens the KV cache holds; 0: from context length and free memory")
+      ->capture_default_str();
+  app->add_option("--mem-fraction-static", o.mem_fraction_static, "of the free memory, for the KV cache")->capture_default_str();
+  app->add_option("--page-size", o.page_size, "tokens a cache page")->capture_default_str();
+  app->add_option("--chunked-prefill-size", o.chunked_prefill_size, "token budget of a step")->capture_default_str();
+  app->add_option("--threads", o.threads, "kernel threads; 0: one per processor")->capture_default_str();
+}
+
+void add_serve_flags(CLI::App* app, ServeOptions& serve) {
+  serve::ServiceOptions& service = serve.service;
+  add_model_flags(app, service);
+  service.log_requests = true;
+  app->add_option("--host", serve.server.host, "address to listen on")->capture_default_str();
+  app->add_option("--port", serve.server.port, "0: any free one")->capture_default_str();
+  app->add_option("--served-model-name", service.served_model_name, "default: the folder's name");
+  app->add_option("--api-key", serve.server.api_key, "asked of clients as a Bearer token; default: none");
+  app->add_option("--max-connections", serve.server.max_connections, "more are answered 503")->capture_default_str();
+  app->add_option("--max-running-requests", service.max_running_requests, "sequences in a batch")->capture_default_str();
+  app->add_option("--max-queued-requests", service.max_queued_requests, "more are answered 429")->capture_default_str();
+  app->add_option("--queue-timeout", service.queue_timeout, "seconds a request may wait for its turn; 0: for ever")->capture_default_str();
+  app->add_option("--request-timeout", service.request_timeout, "seconds a request may take in all; 0: for ever")->capture_default_str();
+  app->add_option("--schedule-policy", service.schedule_policy, "fcfs, or lpm: longest cached prefix first")->capture_default_str();
+  app->add_flag("--disable-radix-cache", service.disable_radix_cache, "compute every prompt anew");
+  app->add_option("--hicache-size", service.hicache_size, "GB of host memory for cached prefixes")->capture_default_str();
+  app->add_option("--hicache-dir", service.hicache_dir, "folder where cached prefixes survive a restart");
+  app->add_option("--hicache-dir-size", service.hicache_dir_size, "GB of disk there")->capture_default_str();
+  app->add_option("--tp", service.tp, "tensor-parallel ranks (only 1 so far)")->capture_default_str();
+  app->add_option("--dp", service.dp, "replicas of the engine")->capture_default_str();
+  app->add_option("--drain-timeout", serve.server.drain_timeout, "seconds for running answers after SIGTERM")->capture_default_str();
+  app->add_option("--watchdog-timeout", service.watchdog_timeout, "seconds of engine silence until /health says 503")
+      ->capture_default_str();
+  app->add_option("--request-log", service.request_log, "a JSON line a request to this file; default: to the log");
+  app->add_option("--trace-dir", service.trace_dir, "Chrome traces of the steps, for Perfetto");
+  app->add_option("--log-level", serve.log_level, "debug, info, warn, error or off")->capture_default_str();
+}
+
+}  // namespace ingot::apps

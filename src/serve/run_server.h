@@ -1,0 +1,26 @@
+// The life of a server: listens, serves until SIGTERM or SIGINT, drains, leaves. `ingot serve` and the scripted server of the tests.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "serve/model_service.h"
+
+namespace ingot::serve {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 30000;     // 0: any free one
+  std::string api_key;  // empty: open to all
+  int64_t max_connections = 16384;
+  double drain_timeout = 20;  // seconds for answers in progress after SIGTERM; then their streams end with an error event
+};
+
+// SIGTERM and SIGINT are for serve_until_signal() alone: call it before any thread starts, so that all inherit it.
+void block_signals();
+
+// Says "ready: URL" in the log, returns after the drain. A second signal ends the process at once with status 1, as does an engine that
+// is stuck when the drain is over. Errors: flags out of range, an address that cannot be listened on.
+Result<> serve_until_signal(ModelService& service, const ServerOptions& options);
+
+}  // namespace ingot::serve
