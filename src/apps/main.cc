@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/bench_model.h"
+#include "apps/bench_prefix_cache.h"
 #include "apps/bench_tokenizer.h"
 #include "apps/chat.h"
 #include "apps/generate.h"
@@ -84,6 +85,21 @@ int main(int argc, char** argv) {
   bench_tokenizer_app->add_option("--text", bench_tokenizer.text_file, "the text, UTF-8")->required();
   bench_tokenizer_app->add_option("--runs", bench_tokenizer.runs)->capture_default_str();
   bench_tokenizer_app->add_option("--ids-out", bench_tokenizer.ids_out, "write the ids here, int32 little endian");
+  BenchPrefixCacheOptions bench_prefix;
+  CLI::App* bench_prefix_app = bench_app->add_subcommand("prefix-cache", "hit ratio of the prefix cache on a recorded load, simulated");
+  bench_prefix_app->add_option("--trace", bench_prefix.trace, "requests in Mooncake's format, one JSON object a line")->required();
+  bench_prefix_app->add_option("--pool-tokens", bench_prefix.pool_tokens, "sizes of the KV cache: 65536, 100k, 1M; all: nothing is evicted")
+      ->delimiter(',')
+      ->capture_default_str();
+  bench_prefix_app->add_option("--host-tokens", bench_prefix.host_tokens, "size of the host tier; 0: none")->capture_default_str();
+  bench_prefix_app->add_option("--page-size", bench_prefix.page_size, "tokens a cache page")->capture_default_str();
+  bench_prefix_app->add_option("--chunked-prefill-size", bench_prefix.chunked_prefill_size, "token budget of a step")
+      ->capture_default_str();
+  bench_prefix_app->add_option("--max-running-requests", bench_prefix.max_running_requests, "sequences in a batch")->capture_default_str();
+  bench_prefix_app->add_option("--policy", bench_prefix.policy, "fcfs, or lpm: longest cached prefix first")->capture_default_str();
+  bench_prefix_app->add_option("--step-ms", bench_prefix.step_ms, "simulated: fixed part of a step")->capture_default_str();
+  bench_prefix_app->add_option("--tokens-per-second", bench_prefix.tokens_per_second, "simulated: rows a second")->capture_default_str();
+  bench_prefix_app->add_flag("--json", bench_prefix.json, "machine-readable");
 
   CLI11_PARSE(app, argc, argv);
   if (inspect_app->parsed()) return run_inspect(inspect);
@@ -92,6 +108,7 @@ int main(int argc, char** argv) {
   if (serve_app->parsed()) return run_serve(serve);
   if (bench_model_app->parsed()) return run_bench_model(bench_model);
   if (bench_tokenizer_app->parsed()) return run_bench_tokenizer(bench_tokenizer);
+  if (bench_prefix_app->parsed()) return run_bench_prefix_cache(bench_prefix);
   return 2;
 }
 

@@ -25,10 +25,8 @@ using sched::Scheduler;
 using sched::TokenEvent;
 
 namespace {
-// An idle engine looks up this often, so that its heart is heard.
+// An idle engine looks up this often, or four times within the stall limit, so that its heart is heard.
 constexpr std::chrono::milliseconds kIdleBeat{200};
-// After the drain timeout all are cancelled, which takes two steps: who has not been told by then belongs to a stuck engine.
-constexpr std::chrono::milliseconds kCancelGrace{5'000};
 }  // namespace
 
 struct Engine::Impl {
@@ -89,7 +87,7 @@ struct Engine::Impl {
     if (emptied.wait_for(lock, timeout, [&] { return num_in_house == 0; })) return true;
     cancel_all = true;
     wake.notify_one();
-    return emptied.wait_for(lock, kCancelGrace, [&] { return num_in_house == 0; });
+    return emptied.wait_for(lock, options.cancel_grace, [&] { return num_in_house == 0; });
   }
 
   void shut_down() {
@@ -119,7 +117,7 @@ struct Engine::Impl {
         const auto wanted = [&] {
           return scheduler.has_work() || cancel_all || quit || !inbox.empty() || !cancels.empty() || !fetched.empty();
         };
-        while (!wake.wait_for(lock, kIdleBeat, wanted)) heart.beat(Heartbeat::Phase::idle, num_steps);
+        while (!wake.wait_for(lock, std::min(kIdleBeat, options.stall_limit / 4), wanted)) heart.beat(Heartbeat::Phase::idle, num_steps);
         arrived.swap(inbox);
         cancelled.swap(cancels);
         back.swap(fetched);

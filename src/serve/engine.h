@@ -31,6 +31,7 @@ class Engine {
     std::chrono::milliseconds queue_timeout{0};     // a request waits so long at the most for its first rows; 0: for ever
     std::chrono::milliseconds request_timeout{0};   // and is ended when it takes longer in all; 0: never
     std::chrono::milliseconds stall_limit{20'000};  // the engine thread is called unhealthy when a phase takes longer
+    std::chrono::milliseconds cancel_grace{5'000};  // drain() waits so long for the cancelled ones, which takes two steps
     int replica = 0;                                // its number, for the observers and the log
     std::vector<EngineObserver*> observers;         // outlive the engine
     exec::PageStore* store = nullptr;  // the disk tier, shared by all replicas; outlives the engine. Needs scheduler.host_pages

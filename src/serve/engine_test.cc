@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -385,6 +388,232 @@ TEST(Engine, ASeededTextDoesNotDependOnItsNeighbours) {
   }
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_NE(texts[0], texts[2]);
+}
+
+TEST(Engine, AStuckStepIsNamedByHealthAndForgivenWhenItGoesOn) {  // H8
+  Engine::Options options = small_options();
+  options.stall_limit = 50ms;
+  Gate gate;
+  Engine engine(options, make_runner(options, gate.hook()));
+  std::string reason;
+  std::this_thread::sleep_for(120ms);
+  EXPECT_TRUE(engine.healthy(&reason)) << "an idle engine is no stuck one: " << reason;
+  Client client;
+  ASSERT_TRUE(engine.submit(client.request({1, 2, 3}, 2)).has_value());
+  gate.wait_inside();
+  for (int i = 0; i < 2000 && engine.healthy(&reason); ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_FALSE(engine.healthy(&reason));
+  EXPECT_NE(reason.find("running a step on the model"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("1 requests, 3 rows"), std::string::npos) << reason;
+  gate.open();
+  client.wait();
+  for (int i = 0; i < 2000 && !engine.healthy(); ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(engine.healthy());
+}
+
+TEST(Engine, AStuckEngineDoesNotHoldUpTheDrainForEver) {
+  Engine::Options options = small_options();
+  options.cancel_grace = 20ms;
+  Gate gate;
+  Engine engine(options, make_runner(options, gate.hook()));
+  Client client;
+  ASSERT_TRUE(engine.submit(client.request({1, 2, 3}, 2)).has_value());
+  gate.wait_inside();
+  EXPECT_FALSE(engine.drain(10ms));
+  gate.open();
+  client.wait();
+}
+
+TEST(Engine, WhoWaitsOrTakesTooLongIsToldWhich) {
+  Engine::Options options = small_options();
+  options.scheduler.max_running_requests = 1;
+  options.queue_timeout = 30ms;
+  options.request_timeout = 150ms;
+  Engine engine(options, make_runner(options, [](const sched::BatchPlan&) -> Result<> {
+                  std::this_thread::sleep_for(5ms);
+                  return {};
+                }));
+  Client running;
+  Client waiting;
+  for (Client* client : {&running, &waiting}) {
+    auto request = client->request({1, 2, 3}, 100);
+    request.sampling.stop_token_ids.clear();
+    ASSERT_TRUE(engine.submit(std::move(request)).has_value());
+  }
+  EXPECT_EQ(waiting.wait(), FinishReason::queue_timeout);
+  EXPECT_EQ(running.wait(), FinishReason::timeout);
+  EXPECT_GT(running.tokens().size(), 2u);
+  EXPECT_EQ(engine.state().free_pages + engine.state().cached_pages, engine.state().total_pages);
+}
+
+// What an observer hears must add up to what the clients got.
+class Counting final : public EngineObserver {
+ public:
+  void on_step(const StepRecord& step) override {
+    rows += step.prefill_rows + step.decode_rows;
+    saved += step.pages_saved;
+    loaded += step.pages_loaded;
+  }
+  void on_tokens(int, double, int64_t count) override { tokens += count; }
+  void on_first_token(int, double) override { ++first_tokens; }
+  void on_finished(const RequestRecord& record) override {
+    const std::lock_guard lock(mutex);
+    records.push_back(record);
+  }
+  std::atomic<int64_t> rows{0}, saved{0}, loaded{0}, tokens{0}, first_tokens{0};
+  std::mutex mutex;
+  std::vector<RequestRecord> records;
+};
+
+TEST(Engine, ObserversHearEachRequestOnceWithItsTimesInOrder) {
+  Engine::Options options = small_options();
+  options.scheduler.num_draft_tokens = 3;
+  Counting counting;
+  options.observers = {&counting};
+  const ScriptedRunner::Script script = [](const ScriptedRunner::Context& context, std::span<float> logits) {
+    logits[static_cast<size_t>(next_token(context.tokens))] = 50.0f;
+  };
+  int64_t completion = 0;
+  {
+    Engine engine(options,
+                  std::make_unique<ScriptedRunner>(ScriptedRunner::Options{options.scheduler.num_pages,
+                                                                           options.scheduler.page_size,
+                                                                           100,
+                                                                           script,
+                                                                           {},
+                                                                           std::make_shared<testing::ScriptedDrafts>(script, 100, 0.6)}));
+    std::vector<Client> clients(40);
+    for (size_t i = 0; i < clients.size(); ++i)
+      ASSERT_TRUE(engine.submit(clients[i].request(std::vector<int32_t>(20, static_cast<int32_t>(i % 3) + 1), 30)).has_value());
+    for (Client& client : clients) {
+      client.wait();
+      client.expect_true_text();  // drafts, right or wrong, change nothing
+      completion += static_cast<int64_t>(client.tokens().size());
+    }
+    engine.drain(60s);
+    const ReplicaState state = engine.state();
+    EXPECT_EQ(state.completion_tokens, completion);
+    EXPECT_GT(state.accepted_tokens, 0);
+    EXPECT_LT(state.accepted_tokens, state.draft_tokens);
+    EXPECT_GT(state.cache_hit_tokens, 0) << "the same prompt again finds nothing when tokens are drafted (D1)";
+  }
+  ASSERT_EQ(counting.records.size(), 40u);
+  EXPECT_EQ(counting.first_tokens, 40);
+  EXPECT_LE(counting.tokens, completion);
+  int64_t told = 0;
+  for (const RequestRecord& r : counting.records) {
+    told += r.completion_tokens;
+    EXPECT_TRUE(0 < r.submitted_ns && r.submitted_ns <= r.scheduled_ns && r.scheduled_ns <= r.first_token_ns &&
+                r.first_token_ns <= r.last_token_ns && r.last_token_ns <= r.finished_ns);
+    EXPECT_EQ(r.prompt_tokens, 20);
+    EXPECT_TRUE(r.finish == FinishReason::stop_token || r.finish == FinishReason::length);
+  }
+  EXPECT_EQ(told, completion);
+}
+
+// The tiers below the device, through the engine: a folder for the pages that is gone at the end.
+class EngineStore : public ::testing::Test {
+ protected:
+  EngineStore() : dir_(std::filesystem::temp_directory_path() / ("ingot_engine_store_" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(dir_);
+  }
+  ~EngineStore() override { std::filesystem::remove_all(dir_); }
+  std::unique_ptr<exec::PageStore> open(const Engine::Options& options) {
+    exec::PageStore::Options store;
+    store.dir = dir_;
+    store.max_bytes = 1 << 20;
+    store.model_identity = 1;
+    store.page_size = options.scheduler.page_size;
+    store.page_bytes = options.scheduler.page_size * 4;
+    return exec::PageStore::open(store).value();
+  }
+  std::filesystem::path dir_;
+};
+
+TEST_F(EngineStore, APrefixSurvivesARestart) {
+  Engine::Options options = small_options();
+  options.scheduler.host_pages = 64;
+  const std::vector<int32_t> prompt(101, 7);
+  for (int life = 0; life < 3; ++life) {
+    Counting counting;
+    const auto store = open(options);
+    options.store = store.get();
+    options.observers = {&counting};
+    {
+      Engine engine(options, make_runner(options));
+      Client client;
+      ASSERT_TRUE(engine.submit(client.request(prompt, 5)).has_value());
+      client.wait();
+      client.expect_true_text();  // what was loaded is what was saved: the runner reads its context from the pages
+      engine.drain(60s);
+    }
+    EXPECT_EQ(counting.records.at(0).cached_tokens, life == 0 ? 0 : 100);
+    EXPECT_EQ(counting.loaded, life == 0 ? 0 : 25);
+    store->flush();
+    EXPECT_EQ(store->stats().pages, 26) << "25 of the prompt, one that the answer filled";
+  }
+}
+
+TEST_F(EngineStore, ADamagedFileCostsARecomputationAndNothingElse) {
+  Engine::Options options = small_options();
+  options.scheduler.host_pages = 64;
+  const std::vector<int32_t> prompt(101, 7);
+  for (int life = 0; life < 2; ++life) {
+    const auto store = open(options);
+    options.store = store.get();
+    Counting counting;
+    options.observers = {&counting};
+    {
+      Engine engine(options, make_runner(options));
+      Client client;
+      ASSERT_TRUE(engine.submit(client.request(prompt, 5)).has_value());
+      client.wait();
+      client.expect_true_text();
+    }
+    store->flush();
+    if (life == 0) {
+      // The tenth page of the prompt.
+      const auto key = sched::page_keys(prompt, 4).at(9);
+      const auto file = dir_ / "0000000000000001" / fmt::format("{:016x}", key).substr(0, 2) / fmt::format("{:016x}.page", key);
+      ASSERT_TRUE(std::filesystem::exists(file)) << file;
+      std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+    } else {
+      EXPECT_LE(counting.records.at(0).cached_tokens, 36);
+      EXPECT_EQ(store->stats().pages, 26) << "it was stored anew";
+    }
+  }
+}
+
+TEST_F(EngineStore, ManyClientsWithFetchesCancelsAndEvictionsHearTheTruth) {
+  Engine::Options options = small_options();
+  options.scheduler.host_pages = 40;
+  const auto store = open(options);
+  options.store = store.get();
+  for (int life = 0; life < 2; ++life) {
+    Engine engine(options, make_runner(options));
+    std::vector<Client> clients(4 * 40);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        Rng rng(100 + t);
+        for (size_t c = 0; c < 40; ++c) {
+          std::vector<int32_t> prompt(20 + rng.below(80), static_cast<int32_t>(1 + rng.below(6)));
+          const auto id = engine.submit(clients[t * 40 + c].request(std::move(prompt), 20));
+          ASSERT_TRUE(id.has_value());
+          if (rng.below(4) == 0) engine.cancel(*id);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (Client& client : clients) {
+      EXPECT_NE(client.wait(), FinishReason::error);
+      client.expect_true_text();
+    }
+    EXPECT_TRUE(engine.drain(60s));
+    EXPECT_EQ(engine.state().finished_requests, 160);
+    EXPECT_EQ(engine.state().free_pages + engine.state().cached_pages, engine.state().total_pages);
+  }
+  EXPECT_GT(store->stats().pages_read, 0);
 }
 
 }  // namespace

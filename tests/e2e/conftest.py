@@ -2,49 +2,68 @@
 
 import contextlib
 import json
-import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
+import tempfile
+import threading
 import time
 
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "demo"
 BINARY = ROOT / "build" / "release" / "ingot"
+SCRIPTED = ROOT / "build" / "release" / "scripted_server"
 GOLDEN = ROOT / "tests" / "golden" / "eval"
 NAME = "ingot-demo"
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+COUNTING = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class Server:
-    def __init__(self, *flags: str):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [str(BINARY), "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", NAME, *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A server in a process of its own; `lines` is its log so far."""
+
+    def __init__(self, *flags: str, command=(str(BINARY), "serve")):
+        command = [*command, str(MODEL), "--host", "127.0.0.1", "--port", "0", "--served-model-name", NAME, *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, errors="replace")
         self.lines = []
-        deadline = time.monotonic() + 60
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if "ready" in line:
-                break
-            assert time.monotonic() < deadline, "".join(self.lines)
-        assert self.process.poll() is None and self.lines and "ready" in self.lines[-1], "".join(self.lines)
-        # Keep reading, so that a full pipe never blocks the server.
-        self.drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
+        # Reads to the end, so that a full pipe never blocks the server.
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")), daemon=True)
+        self.reader.start()
+        found = eventually(lambda: re.search(r"ready: http://127\.0\.0\.1:(\d+)/", self.log()) or self.process.poll() is not None, 60, self.log)
+        assert found is not True, self.log()
+        self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return "".join(list(self.lines))
 
     def client(self, **options) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), max_retries=0, timeout=120, **options)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=120)
+
+    def health(self) -> dict:
+        response = self.get("/health")
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def idle(self) -> bool:
+        """Nobody runs or waits, and every page is free or can be evicted."""
+        state = self.health()
+        return state["running"] == state["waiting"] == 0 and state["free_pages"] + state["cached_pages"] == state["total_pages"]
+
+    def complete(self, prompt, **options) -> httpx.Response:
+        return httpx.post(self.url + "/v1/completions", json={"model": NAME, "prompt": prompt, **options}, timeout=120)
+
+    def count(self, text: str) -> int:
+        return httpx.post(self.url + "/tokenize", json={"prompt": text}).json()["count"]
 
     def stop(self, sig=signal.SIGTERM, seconds=10) -> int:
         if self.process.poll() is None:
@@ -53,16 +72,104 @@ class Server:
             return self.process.wait(seconds)
         finally:
             self.process.kill()
-            self.drain.kill()
+            self.reader.join(5)
 
 
 @contextlib.contextmanager
-def running(*flags: str):
-    server = Server(*flags)
+def running(*flags: str, command=(str(BINARY), "serve")):
+    server = Server(*flags, command=command)
     try:
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def scripted(*flags: str, script=()):
+    """The real server around a scripted model. `script`: lines as tests/support/scripted_model.h has them; what no line answers is counted."""
+    assert SCRIPTED.exists(), f"{SCRIPTED} is not built"
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in script))
+        file.flush()
+        with running("--script", file.name, *flags, command=(str(SCRIPTED),)) as server:
+            yield server
+
+
+def counted(after: str, length: int) -> str:
+    """What a scripted model that counts answers to "Count after <after>", in so many tokens."""
+    first = COUNTING.index(after) + 1
+    return "".join(COUNTING[(first + i) % len(COUNTING)] for i in range(length))
+
+
+def eventually(condition, seconds=10.0, what=lambda: "", interval=0.01):
+    """The first true value of `condition()`; fails after `seconds`, with the last value and what() says."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"still {value!r} after {seconds} s: {what()}"
+        time.sleep(interval)
+    return value
+
+
+class Stream:
+    """A streamed answer on a connection of its own: read event by event, or hung up at any moment.
+
+    The request is sent as HTTP/1.0, so that the answer is lines up to the end of the connection.
+    """
+
+    def __init__(self, server, prompt, path="/v1/completions", **options):
+        body = json.dumps({"model": NAME, "prompt": prompt, "stream": True, **options}).encode()
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        self.socket.sendall(b"POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
+        self.file = self.socket.makefile("rb")
+        self.status = 0
+        self.headers = {}
+
+    def read_head(self) -> "Stream":
+        if self.status == 0:
+            self.status = int(self.file.readline().split()[1])
+            while line := self.file.readline().strip():
+                name, value = line.decode().split(":", 1)
+                self.headers[name.lower()] = value.strip()
+        return self
+
+    def event(self):
+        """The next event: an object, "[DONE]", or None at the end of the connection."""
+        self.read_head()
+        for line in self.file:
+            if line.startswith(b"data: "):
+                data = line[6:].strip()
+                return "[DONE]" if data == b"[DONE]" else json.loads(data)
+        return None
+
+    def events(self) -> list:
+        return list(iter(self.event, None))
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def text_of(events: list) -> str:
+    return "".join(c["text"] for e in events if e != "[DONE]" for c in e.get("choices", []))
+
+
+def scrape(server) -> dict[tuple[str, frozenset], float]:
+    """All samples of /metrics by name and labels, as Prometheus' own parser reads them."""
+    families = text_string_to_metric_families(server.get("/metrics").text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def total(samples: dict, name: str, **labels) -> float:
+    """The sum of the samples with this name and at least these labels; at least one there must be."""
+    found = [value for (n, have), value in samples.items() if n == name and labels.items() <= dict(have).items()]
+    assert found, f"no sample {name} {labels}"
+    return sum(found)
 
 
 @pytest.fixture(scope="session")
