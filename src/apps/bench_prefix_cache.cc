@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 

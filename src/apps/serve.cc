@@ -17,7 +17,10 @@ int run_serve(const ServeOptions& options) {
   if (!init_log(options.log_level))
     return complain(fmt::format("--log-level {} is unknown: use trace, debug, info, warn, error or off", options.log_level));
   serve::block_signals();
-  auto loaded = serve::load_service(options.service);
+  auto loaded = [&] {
+    const serve::StopWhileLoading stop;
+    return serve::load_service(options.service);
+  }();
   if (!loaded) return complain(loaded.error().text());
   const auto served = serve::serve_until_signal(*loaded, options.server);
   return served ? 0 : complain(served.error().text());

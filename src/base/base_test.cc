@@ -57,6 +57,14 @@ TEST(Json, errors_say_where) {
   EXPECT_FALSE(parse_json("", "x"));
 }
 
+// Found by fuzzing: what followed a zero byte was ignored.
+TEST(Json, a_zero_byte_does_not_hide_what_follows_it) {
+  auto result = parse_json(std::string_view("{\"tokens\":[1]}\0garbage", 22), "the request body");
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("zero byte at 14"), std::string::npos) << result.error().message;
+  EXPECT_FALSE(parse_json(std::string_view("1\0", 2), "x"));
+}
+
 TEST(Json, duplicate_keys_are_refused_where_asked) {
   EXPECT_TRUE(parse_json(R"({"a":1,"a":2})", "x"));
   auto result = parse_json(R"({"a":{"b":1},"c":{"b":1,"b":2}})", "x", {.reject_duplicate_keys = true});

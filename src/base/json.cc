@@ -70,6 +70,8 @@ class LimitedBuilder {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
+  // The lexer takes a zero byte for the end of the text, whatever follows; no JSON text has one.
+  if (const size_t at = text.find('\0'); at != std::string_view::npos) return fail("{} is not valid JSON: a zero byte at {}", what, at);
   Json root;
   LimitedBuilder builder(root, limits);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return fail("{} is not valid JSON: {}", what, builder.error());

@@ -65,10 +65,14 @@ void Answer::begin(int replica) {
   }
 }
 
-void Answer::send_chunk(Json choice) {
-  Json chunk = header(options_.kind == AnswerOptions::Kind::chat ? "chat.completion.chunk" : "text_completion");
-  chunk["choices"] = Json::array({std::move(choice)});
-  writer_->event(dump_json(chunk));
+void Answer::send_chunk(const Json& choice) {
+  // All chunks begin alike: what does not change is written once.
+  if (chunk_head_.empty()) {
+    chunk_head_ = dump_json(header(options_.kind == AnswerOptions::Kind::chat ? "chat.completion.chunk" : "text_completion"));
+    chunk_head_.back() = ',';  // was the closing brace
+    chunk_head_ += "\"choices\":[";
+  }
+  writer_->event(chunk_head_ + dump_json(choice) + "]}");
 }
 
 void Answer::count_reasoning(const TextPiece& piece) {
@@ -190,7 +194,7 @@ void Answer::finish(sched::FinishReason reason) {
     }
     choice["logprobs"] = take_logprobs();
     choice["finish_reason"] = why;
-    send_chunk(std::move(choice));
+    send_chunk(choice);
     if (options_.include_usage) {
       Json chunk = header(is_chat ? "chat.completion.chunk" : "text_completion");
       chunk["choices"] = Json::array();

@@ -49,7 +49,7 @@ class Answer {
   void count_reasoning(const TextPiece& piece);
   std::string shown(int32_t id) const;  // one token's text, U+FFFD for parts of characters
   Json logprobs_entry(int32_t id, float logprob) const;
-  void send_chunk(Json choice);
+  void send_chunk(const Json& choice);
   Json take_logprobs();
   Json usage() const;
   Json header(const char* object) const;
@@ -63,6 +63,7 @@ class Answer {
   int64_t created_;
   int replica_ = 0;
   int64_t num_cached_tokens_ = 0;
+  std::string chunk_head_;  // of every chunk, up to its choice
   bool begun_ = false;
   bool ended_ = false;
   bool in_reasoning_;

@@ -1,5 +1,6 @@
 #include "serve/http.h"
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -29,6 +30,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 using tcp = asio::ip::tcp;
 class Connection;
 
@@ -69,6 +71,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
 
   void accept();
   void count_busy(int change);
+  void sweep();  // every sweep_interval: closes what is past its deadline, sends comments that are due
 
   const HttpOptions options;
   const HttpHandler handler;
@@ -76,6 +79,8 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   tcp::acceptor acceptor{io};
   asio::steady_timer accept_retry{io};
+  asio::steady_timer sweep_timer{io};
+  milliseconds sweep_interval{250};
   asio::thread_pool workers;
   std::thread thread;
   uint16_t bound_port = 0;
@@ -92,8 +97,7 @@ namespace {
 // One client. Everything here runs on the io thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<HttpServer::Impl> server, tcp::socket socket)
-      : server_(std::move(server)), socket_(std::move(socket)), timer_(server_->io), comment_timer_(server_->io) {}
+  Connection(std::shared_ptr<HttpServer::Impl> server, tcp::socket socket) : server_(std::move(server)), socket_(std::move(socket)) {}
   ~Connection() { server_->connections.erase(this); }
 
   void begin(bool overloaded) {
@@ -108,7 +112,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!current(serial) || headers_sent_) return;
     headers_sent_ = true;
     std::string head = status_line(response.status);
-    head += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type, response.body.size());
+    constexpr int kNoContent = 204;  // has no body, and may not say that it has none
+    if (response.status != kNoContent)
+      head += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type, response.body.size());
     for (const auto& [key, value] : response.headers) head += fmt::format("{}: {}\r\n", key, value);
     head += connection_header();
     if (!head_only_) head += response.body;
@@ -138,8 +144,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end_events(uint64_t serial) {
     if (!current(serial) || !streaming_ || ended_) return;
     ended_ = true;
-    comment_timer_.cancel();
-    send(chunked_ ? "0\r\n\r\n" : "");
+    send(chunked_ && !head_only_ ? "0\r\n\r\n" : "");
   }
 
   void on_gone(uint64_t serial, std::function<void()> callback) {
@@ -153,11 +158,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
     respond(serial, {500, error_body("the server dropped this request", "server_error"), "application/json", {}});
   }
 
+  void sweep(Clock::time_point now) {
+    if (closed_) return;
+    if (now >= deadline_) {
+      clear_deadline();
+      return timed_out();
+    }
+    if (now < comment_due_ || !streaming_ || ended_) return;
+    arm_comment();
+    const auto& progress = server_->options.progress;
+    const int64_t steps = progress ? progress() : last_progress_ + 1;
+    if (std::exchange(last_progress_, steps) != steps) send_chunk(": still working\n\n");
+  }
+
   void close() {
     if (closed_) return;
     closed_ = true;
-    timer_.cancel();
-    comment_timer_.cancel();
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
@@ -182,12 +198,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   }
 
-  void set_deadline(milliseconds after) {
-    timer_.expires_after(after);
-    timer_.async_wait([self = shared_from_this()](error_code ec) {
-      if (!ec && !self->closed_ && self->timer_.expiry() <= asio::steady_timer::clock_type::now()) self->timed_out();
-    });
-  }
+  // Deadlines are kept, not armed: a timer each for every event of every stream would cost more than the events.
+  void set_deadline(milliseconds after) { deadline_ = Clock::now() + after; }
+  void clear_deadline() { deadline_ = Clock::time_point::max(); }
   void timed_out() {
     if (state_ == State::receiving) return refuse(408, "the request did not arrive in time");
     close();
@@ -260,7 +273,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void dispatch() {
     auto message = parser_->release();
     parser_.reset();
-    timer_.cancel();
+    clear_deadline();
     HttpRequest request;
     request.method = view(message.method_string());
     const std::string_view target = view(message.target());
@@ -304,6 +317,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void send_chunk(std::string text) {
+    if (head_only_) return;  // a HEAD gets the headers alone
     send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : std::move(text));
     if (!ended_) arm_comment();
   }
@@ -336,10 +350,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void sent_all() {
     if (state_ == State::refusing) return linger();
     if (state_ != State::busy) return;
-    timer_.cancel();
+    clear_deadline();
     if (!ended_) return;
     gone_ = nullptr;
-    comment_timer_.cancel();
     streaming_ = false;
     state_ = State::idle;
     server_->count_busy(-1);
@@ -356,21 +369,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     read();
   }
 
-  void arm_comment() {
-    comment_timer_.expires_after(server_->options.comment_interval);
-    comment_timer_.async_wait([self = shared_from_this(), serial = serial_](error_code ec) {
-      if (ec || !self->current(serial) || !self->streaming_ || self->ended_) return;
-      const auto& progress = self->server_->options.progress;
-      const int64_t now = progress ? progress() : self->last_progress_ + 1;
-      if (std::exchange(self->last_progress_, now) == now) return self->arm_comment();
-      self->send_chunk(": still working\n\n");
-    });
-  }
+  void arm_comment() { comment_due_ = Clock::now() + server_->options.comment_interval; }
 
   std::shared_ptr<HttpServer::Impl> server_;
   tcp::socket socket_;
-  asio::steady_timer timer_;
-  asio::steady_timer comment_timer_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point comment_due_ = Clock::time_point::max();  // of a stream that runs
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   State state_ = State::receiving;
@@ -434,6 +438,21 @@ void HttpServer::Impl::count_busy(int change) {
   if (busy == 0) all_answered.notify_all();
 }
 
+void HttpServer::Impl::sweep() {
+  sweep_timer.expires_after(sweep_interval);
+  sweep_timer.async_wait([self = shared_from_this()](error_code ec) {
+    if (ec || self->stopped) return;
+    std::vector<std::shared_ptr<Connection>> open;
+    open.reserve(self->connections.size());
+    for (auto& [raw, weak] : self->connections) {
+      if (auto connection = weak.lock()) open.push_back(std::move(connection));
+    }
+    const auto now = Clock::now();
+    for (auto& connection : open) connection->sweep(now);
+    self->sweep();
+  });
+}
+
 void HttpServer::Impl::accept() {
   acceptor.async_accept([self = shared_from_this()](error_code ec, tcp::socket socket) {
     if (self->stopped || !self->acceptor.is_open()) return;
@@ -470,7 +489,13 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, HttpH
   step([&] { impl->acceptor.listen(asio::socket_base::max_listen_connections, ec); });
   if (ec) return fail("cannot listen on {}:{}: {}", host, impl->options.port, ec.message());
   impl->bound_port = impl->acceptor.local_endpoint().port();
-  asio::post(impl->io, [impl] { impl->accept(); });
+  const HttpOptions& o = impl->options;
+  const auto shortest = std::min({o.header_timeout, o.body_timeout, o.idle_timeout, o.write_timeout, o.comment_interval});
+  impl->sweep_interval = std::clamp(shortest / 4, milliseconds(5), milliseconds(250));
+  asio::post(impl->io, [impl] {
+    impl->accept();
+    impl->sweep();
+  });
   impl->thread = std::thread([raw = impl.get()] { raw->io.run(); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
@@ -493,6 +518,7 @@ void HttpServer::stop(milliseconds timeout) {
     error_code ignored;
     impl->acceptor.close(ignored);
     impl->accept_retry.cancel();
+    impl->sweep_timer.cancel();
     std::vector<std::shared_ptr<Connection>> open;
     for (auto& [raw, weak] : impl->connections) {
       if (auto connection = weak.lock()) open.push_back(std::move(connection));

@@ -112,6 +112,21 @@ TEST(Http, EventsArriveChunkedAndEnd) {
   EXPECT_NE(all.find("data: [DONE]\n\n"), std::string::npos);
 }
 
+TEST(Http, AHeadGetsNoBodyEvenOfAStream) {  // found by fuzzing: the events would be read as the next answer
+  auto server = start([](HttpRequest, const std::shared_ptr<ResponseWriter>& writer) {
+    writer->start_events({{"X-Who", "me"}});
+    writer->event("one");
+    writer->end_events();
+  });
+  Client client(server->port());
+  client.send_text("HEAD / HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  std::string all = client.read_until("Connection: close\r\n\r\n");
+  EXPECT_NE(all.find("X-Who: me"), std::string::npos);
+  EXPECT_EQ(all.find("data:"), std::string::npos) << all;
+  const size_t second = all.find("\r\n\r\n") + 4;
+  EXPECT_EQ(all.compare(second, 8, "HTTP/1.1"), 0) << all;
+}
+
 TEST(Http, AHangUpIsNoticedBeforeTheAnswer) {
   std::promise<void> gone;
   std::shared_ptr<ResponseWriter> kept;

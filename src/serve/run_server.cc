@@ -15,6 +15,8 @@
 namespace ingot::serve {
 
 namespace {
+constexpr timespec kTick{0, 20'000'000};  // between looks at a signal and at something else
+
 sigset_t stop_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -38,6 +40,23 @@ void raise_descriptor_limit(int64_t connections) {
 void block_signals() {
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+StopWhileLoading::StopWhileLoading() {
+  thread_ = std::thread([this] {
+    const sigset_t signals = stop_signals();
+    while (!loaded_) {
+      const int signal = sigtimedwait(&signals, nullptr, &kTick);
+      if (signal <= 0) continue;
+      log_info("{} while loading: stopped", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+      std::_Exit(0);
+    }
+  });
+}
+
+StopWhileLoading::~StopWhileLoading() {
+  loaded_ = true;
+  thread_.join();
 }
 
 Result<> serve_until_signal(ModelService& service, const ServerOptions& options) {
@@ -75,9 +94,8 @@ Result<> serve_until_signal(ModelService& service, const ServerOptions& options)
     if (!stuck) server->stop(std::chrono::seconds(5));
     drained = true;
   });
-  const timespec tick{0, 20'000'000};
   while (!drained) {
-    if (sigtimedwait(&signals, nullptr, &tick) > 0) {
+    if (sigtimedwait(&signals, nullptr, &kTick) > 0) {
       log_warn("second signal: stopping at once");
       std::_Exit(1);
     }

@@ -1,7 +1,9 @@
 // The life of a server: listens, serves until SIGTERM or SIGINT, drains, leaves. `ingot serve` and the scripted server of the tests.
 #pragma once
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "base/result.h"
 #include "serve/model_service.h"
@@ -18,6 +20,19 @@ struct ServerOptions {
 
 // SIGTERM and SIGINT are for serve_until_signal() alone: call it before any thread starts, so that all inherit it.
 void block_signals();
+
+// While it lives, a stop signal ends the process with status 0: there is nobody to be told while a model is being loaded.
+class StopWhileLoading {
+ public:
+  StopWhileLoading();
+  ~StopWhileLoading();
+  StopWhileLoading(const StopWhileLoading&) = delete;
+  StopWhileLoading& operator=(const StopWhileLoading&) = delete;
+
+ private:
+  std::atomic<bool> loaded_{false};
+  std::thread thread_;
+};
 
 // Says "ready: URL" in the log, returns after the drain. A second signal ends the process at once with status 1, as does an engine that
 // is stuck when the drain is over. Errors: flags out of range, an address that cannot be listened on.

@@ -206,6 +206,21 @@ TEST(SafetensorsHeader, LengthFieldThatLiesNamesBothSizesAndAllocatesNothing) {
   EXPECT_THAT(error_of(dir.path()), HasSubstr("100000001"));
 }
 
+// Found by fuzzing.
+TEST(SafetensorsHeader, AZeroByteBehindTheJsonIsRefused) {
+  TempDir dir;
+  write_raw(dir.path() / "model.safetensors", std::string("{}\0", 3), 0);
+  EXPECT_THAT(error_of(dir.path()), HasSubstr("zero byte"));
+  EXPECT_FALSE(parse_safetensors_index(std::string_view("{\"weight_map\":{}}\0", 18), "index").has_value());
+}
+
+// Found by fuzzing: the bytes came to zero, and the product of the first two overflowed on the way.
+TEST(SafetensorsHeader, AZeroInTheShapeDoesNotHideAnOverflowBeforeIt) {
+  TempDir dir;
+  write_raw(dir.path() / "model.safetensors", R"({"a":{"dtype":"U8","shape":[4611686018427387904,2,0],"data_offsets":[0,0]}})", 0);
+  EXPECT_THAT(error_of(dir.path()), HasSubstr("shape"));
+}
+
 TEST(SafetensorsHeader, DeepNestingDoesNotExhaustTheStack) {
   TempDir dir;
   write_raw(dir.path() / "model.safetensors", std::string(2'000'000, '['), 0);

@@ -211,9 +211,10 @@ class IndexHandler : public SaxBase {
 std::optional<uint64_t> tensor_bytes(const TensorInfo& tensor) {
   uint64_t bytes = dtype_bytes(tensor.dtype);
   for (int64_t dim : tensor.shape) {
+    // After each factor: a zero behind it must not hide that the elements before it can't be counted.
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) return std::nullopt;
+    if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
   }
-  if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
   return bytes;
 }
 
@@ -230,6 +231,7 @@ Result<std::vector<TensorInfo>> parse_safetensors(std::span<const std::byte> fil
   }
   if (header_bytes < 2) return fail("{}: the header length field says {} bytes; the shortest header has 2", path, header_bytes);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, header_bytes);
+  if (text.find('\0') != std::string_view::npos) return fail("{}: the header has a zero byte, which no JSON text may have", path);
   HeaderHandler handler;
   if (!json::sax_parse(text.begin(), text.end(), &handler)) return fail("{}: the header {}", path, handler.error());
   if (!handler.complete()) return fail("{}: the header is not a JSON object", path);
@@ -272,6 +274,7 @@ Result<std::vector<TensorInfo>> parse_safetensors(std::span<const std::byte> fil
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> parse_safetensors_index(std::string_view text, const std::string& path) {
+  if (text.find('\0') != std::string_view::npos) return fail("{} has a zero byte, which no JSON text may have", path);
   IndexHandler handler;
   if (!json::sax_parse(text.begin(), text.end(), &handler)) return fail("{} {}", path, handler.error());
   if (!handler.has_map) return fail("{} has no weight_map object", path);

@@ -32,8 +32,8 @@ void answer(const HttpRequest& request, const std::shared_ptr<ResponseWriter>& w
   const std::string head = request.method == "HEAD" ? "HEAD" : "-";
   if (request.path.starts_with("/drop")) return;
   if (request.path.starts_with("/abandon") || request.path.starts_with("/events")) {
-    writer->start_events();
-    writer->event(head);
+    writer->start_events({{"X-Method", head}});
+    writer->event("first");
     for (const char c : request.body.substr(0, 20)) writer->event(std::to_string(c));
     if (request.path.starts_with("/events")) writer->end_events();
     return;
@@ -190,7 +190,6 @@ void check_events(std::string_view body, bool whole) {
     INGOT_CHECK(event || !whole, "an event does not end: {}", body);
     if (!event) return;
     INGOT_CHECK(event->starts_with("data: ") || event->starts_with(": "), "event: {}", *event);
-    INGOT_CHECK(*event != "data: HEAD", "a HEAD request got a body");
   }
 }
 
@@ -205,10 +204,9 @@ void check_answers(std::string_view text, bool may_break) {
     const Head head = read_head(*head_text);
     if (head.status == 100) continue;
     closed = head.close;
+    if (head.to_head) continue;  // its headers speak of a body that does not come
     if (head.chunked) {
       std::string body;
-      // To HEAD an event stream is only its headers.
-      if (text.empty() || text.starts_with("HTTP/1.1 ")) continue;
       const bool whole = take_chunks(text, body);
       check_events(body, whole);
       INGOT_CHECK(whole || may_break, "chunks that do not end");
@@ -216,7 +214,7 @@ void check_answers(std::string_view text, bool may_break) {
     } else if (!head.content_length) {
       INGOT_CHECK(head.close, "no length, no chunks and no close");
       return check_events(text, !may_break);
-    } else if (!head.to_head) {
+    } else {
       INGOT_CHECK(text.size() >= *head.content_length || may_break, "{} bytes of {}", text.size(), *head.content_length);
       text.remove_prefix(std::min(text.size(), *head.content_length));
     }

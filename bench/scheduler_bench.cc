@@ -1,0 +1,296 @@
+// What the scheduler itself costs: plan() and commit() with sinks that do next to nothing, and the parts that the prefix cache adds.
+// Contexts are spread evenly from 2,000 to 20,000 tokens, pages have 64 tokens. No runner: the drawn tokens are made up and prepared
+// outside the measured time where that is possible.
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "sched/scheduler.h"
+
+namespace ingot::sched {
+namespace {
+
+constexpr int64_t kPageSize = 64;
+constexpr int64_t kShortest = 2000;
+constexpr int64_t kLongest = 20000;
+constexpr int32_t kVocabulary = 154880;
+
+std::vector<int32_t> random_tokens(uint64_t seed, int64_t count) {
+  Rng rng(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng.below(kVocabulary));
+  return tokens;
+}
+
+// A scheduler, the load it is given, and the made-up results.
+class Load {
+ public:
+  explicit Load(const SchedulerOptions& options) : scheduler(options) {}
+
+  void submit(std::vector<int32_t> prompt, int32_t max_tokens) {
+    Request request;
+    request.id = next_id_++;
+    request.prompt = std::move(prompt);
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.stop_token_ids = {kVocabulary, kVocabulary + 1, kVocabulary + 2};  // looked for, never drawn
+    request.sink = [this](const TokenEvent& event) { tokens_seen += event.token_ids.size(); };
+    scheduler.submit(std::move(request));
+  }
+
+  // `count` sequences of different prompts, run until all of them decode.
+  void start(int64_t count, int32_t max_tokens) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t length = count == 1 ? kLongest : kShortest + (kLongest - kShortest) * i / (count - 1);
+      submit(random_tokens(static_cast<uint64_t>(i), length), max_tokens);
+    }
+    while (!decoding(count)) step();
+  }
+
+  bool decoding(int64_t count) const {
+    if (scheduler.stats().running != count || scheduler.stats().waiting != 0) return false;
+    for (RequestId id = next_id_ - static_cast<RequestId>(count); id < next_id_; ++id) {
+      if (!scheduler.find(id)->decoding()) return false;
+    }
+    return true;
+  }
+
+  // Each item draws one token, and accepts `accepted` of its drafts.
+  const BatchResult& draw(const BatchPlan& plan, int32_t accepted = 0) {
+    result_.sampled.clear();
+    for (const BatchItem& item : plan.items) {
+      if (!item.sample) continue;
+      auto& sampled = result_.sampled.emplace_back();
+      sampled.request = item.request;
+      sampled.num_drafted = item.num_draft;
+      sampled.token_ids.assign(1 + static_cast<size_t>(std::min(item.num_draft, accepted)), static_cast<int32_t>(item.request % 1000));
+    }
+    return result_;
+  }
+
+  void step() {
+    const BatchPlan plan = scheduler.plan(++now_ns);
+    scheduler.commit(plan, draw(plan));
+  }
+
+  Scheduler scheduler;
+  int64_t now_ns = 0;
+  size_t tokens_seen = 0;
+
+ private:
+  RequestId next_id_ = 1;
+  BatchResult result_;
+};
+
+SchedulerOptions options_for(int64_t running, int64_t pages) {
+  SchedulerOptions options;
+  options.num_pages = pages;
+  options.page_size = kPageSize;
+  options.chunked_prefill_size = 8192;
+  options.max_running_requests = running;
+  options.context_length = 1 << 20;
+  return options;
+}
+
+int64_t pages_of(int64_t running) { return running * ((kShortest + kLongest) / 2 / kPageSize + 100) + 2000; }
+
+// The steps of a decode; the figure to look at is us_per_step. Drafts: 5 are planned and 3 accepted.
+void decode(benchmark::State& state) {
+  const int64_t running = state.range(0);
+  const auto drafts = static_cast<int32_t>(state.range(1));
+  SchedulerOptions options = options_for(running, pages_of(running));
+  options.num_draft_tokens = drafts;
+  constexpr int32_t kMaxTokens = 4000;
+  std::unique_ptr<Load> load;
+  int64_t steps_left = 0;
+  for (auto _ : state) {
+    if (steps_left-- == 0) {
+      state.PauseTiming();
+      load = nullptr;
+      load = std::make_unique<Load>(options);
+      load->start(running, kMaxTokens);
+      steps_left = 500;  // of at most 4 tokens: before any sequence ends
+      state.ResumeTiming();
+    }
+    const BatchPlan plan = load->scheduler.plan(++load->now_ns);
+    load->scheduler.commit(plan, load->draw(plan, 3));
+  }
+  state.counters["us_per_step"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * 1e-6, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(decode)->ArgsProduct({{32, 64, 256, 1024}, {0, 5}})->ArgNames({"running", "drafts"})->Unit(benchmark::kMicrosecond);
+
+// The making of results alone, which `decode` includes: what a runner would do.
+void draw_alone(benchmark::State& state) {
+  const int64_t running = state.range(0);
+  Load load(options_for(running, pages_of(running)));
+  load.start(running, 4000);
+  const BatchPlan plan = load.scheduler.plan(++load.now_ns);
+  for (auto _ : state) benchmark::DoNotOptimize(load.draw(plan));
+}
+BENCHMARK(draw_alone)->Arg(256)->ArgName("running")->Unit(benchmark::kMicrosecond);
+
+// Decodes beside one prompt of 20,000 tokens that is computed in chunks; the chunk's pages are published by each step.
+void mixed(benchmark::State& state) {
+  const int64_t running = state.range(0);
+  SchedulerOptions options = options_for(running + 1, pages_of(running));
+  options.chunked_prefill_size = running + state.range(1);
+  std::unique_ptr<Load> load;
+  uint64_t seed = 1 << 20;
+  int64_t steps_left = 0;
+  for (auto _ : state) {
+    const bool idle = load == nullptr || load->scheduler.stats().running <= running;
+    if (steps_left-- <= 0 || idle) {
+      state.PauseTiming();
+      if (steps_left <= 0) {
+        load = nullptr;
+        load = std::make_unique<Load>(options);
+        load->start(running, 4000);
+        steps_left = 1500;
+      }
+      load->submit(random_tokens(seed++, kLongest), 1);
+      state.ResumeTiming();
+    }
+    const BatchPlan plan = load->scheduler.plan(++load->now_ns);
+    load->scheduler.commit(plan, load->draw(plan));
+  }
+}
+BENCHMARK(mixed)->ArgsProduct({{32, 256}, {512, 8192}})->ArgNames({"decodes", "chunk"})->Unit(benchmark::kMicrosecond);
+
+// A step with 1,000 requests waiting that the batch has no room for, and one with a place that is taken: admission, and the whole life of
+// a request of one token.
+void waiting(benchmark::State& state) {
+  const bool lpm = state.range(0) != 0;
+  const bool admits = state.range(1) != 0;
+  constexpr int64_t kRunning = 256;
+  SchedulerOptions options = options_for(kRunning + (admits ? 1 : 0), pages_of(kRunning) + 100000);
+  options.policy = lpm ? Policy::lpm : Policy::fcfs;
+  const std::vector<int32_t> shared = random_tokens(99, kLongest);
+  std::unique_ptr<Load> load;
+  uint64_t seed = 1 << 20;
+  int64_t steps_left = 0;
+  // Half of the prompt of 20,000 tokens is cached, the rest is each request's own.
+  const auto submit = [&] {
+    std::vector<int32_t> prompt(shared.begin(), shared.begin() + kLongest / 2);
+    const auto own = random_tokens(seed++, 100);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    load->submit(std::move(prompt), 1);
+  };
+  for (auto _ : state) {
+    if (steps_left-- <= 0) {
+      state.PauseTiming();
+      load = nullptr;
+      load = std::make_unique<Load>(options);
+      load->submit(shared, 1);
+      while (!load->scheduler.idle()) load->step();
+      load->start(kRunning, 4000);
+      for (int i = 0; i < 1000; ++i) submit();
+      steps_left = 500;
+      state.ResumeTiming();
+    }
+    const BatchPlan plan = load->scheduler.plan(++load->now_ns);
+    load->scheduler.commit(plan, load->draw(plan));
+  }
+}
+BENCHMARK(waiting)->ArgsProduct({{0, 1}, {0, 1}})->ArgNames({"lpm", "admits"})->Unit(benchmark::kMicrosecond);
+
+// ---------------------------------------------------------------------------------------------------------------- the cache's own verbs
+
+// `prompts` of 20,000 tokens, published and not locked.
+struct FullCache {
+  explicit FullCache(int64_t prompts) : pool(prompts * (kLongest / kPageSize)), cache(pool, kPageSize, 0) {
+    for (int64_t i = 0; i < prompts; ++i) fill(static_cast<uint64_t>(i));
+  }
+  void fill(uint64_t seed) {
+    const auto tokens = random_tokens(seed, kLongest);
+    auto* tail = cache.root();
+    for (int64_t page = 0; page < kLongest / kPageSize; ++page) {
+      tail = cache.publish(tail, std::span(tokens).subspan(static_cast<size_t>(page * kPageSize), kPageSize), pool.take());
+    }
+    cache.unlock(tail);
+  }
+  PagePool pool;
+  PrefixCache cache;
+};
+
+constexpr int64_t kManyPrompts = 256;  // 80,000 pages: far more nodes than the processor's cache holds
+
+void page_keys_of_prompt(benchmark::State& state) {
+  const auto tokens = random_tokens(1, kLongest);
+  for (auto _ : state) benchmark::DoNotOptimize(page_keys(tokens, kPageSize));
+}
+BENCHMARK(page_keys_of_prompt)->Unit(benchmark::kMicrosecond);
+
+// A full hit of 20,000 tokens in a cache of 256 such prompts; each time another one, so that nothing is warm.
+void match_prompt(benchmark::State& state) {
+  FullCache full(kManyPrompts);
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<PageKey>> keys;
+  for (int64_t i = 0; i < kManyPrompts; ++i) {
+    prompts.push_back(random_tokens(static_cast<uint64_t>(i), kLongest));
+    keys.push_back(page_keys(prompts.back(), kPageSize));
+  }
+  size_t next = 0;
+  for (auto _ : state) {
+    const size_t i = next++ % prompts.size();
+    const auto match = full.cache.match(prompts[i], keys[i], static_cast<int64_t>(keys[i].size()));
+    INGOT_CHECK(match.num_pages() == kLongest / kPageSize);
+  }
+}
+BENCHMARK(match_prompt)->Unit(benchmark::kMicrosecond);
+
+void estimate_prompt(benchmark::State& state) {
+  FullCache full(kManyPrompts);
+  std::vector<std::vector<PageKey>> keys;
+  for (int64_t i = 0; i < kManyPrompts; ++i) keys.push_back(page_keys(random_tokens(static_cast<uint64_t>(i), kLongest), kPageSize));
+  size_t next = 0;
+  for (auto _ : state) {
+    const auto& its = keys[next++ % keys.size()];
+    benchmark::DoNotOptimize(full.cache.estimate(its, static_cast<int64_t>(its.size())));
+  }
+}
+BENCHMARK(estimate_prompt)->Unit(benchmark::kMicrosecond);
+
+void lock_and_unlock_prompt(benchmark::State& state) {
+  FullCache full(kManyPrompts);
+  std::vector<PrefixCache::Node*> tails;
+  for (int64_t i = 0; i < kManyPrompts; ++i) {
+    const auto tokens = random_tokens(static_cast<uint64_t>(i), kLongest);
+    tails.push_back(full.cache.match(tokens, page_keys(tokens, kPageSize), kLongest).device_tail);
+  }
+  size_t next = 0;
+  for (auto _ : state) {
+    auto* tail = tails[next++ % tails.size()];
+    full.cache.lock(tail);
+    full.cache.unlock(tail);
+  }
+}
+BENCHMARK(lock_and_unlock_prompt)->Unit(benchmark::kMicrosecond);
+
+// One page at a time, with the eviction that makes room for it: the steady state of a full cache. items_per_second: pages.
+void publish_and_evict(benchmark::State& state) {
+  FullCache full(kManyPrompts);
+  constexpr int64_t kPages = kLongest / kPageSize;
+  uint64_t seed = 1 << 20;
+  for (auto _ : state) {
+    state.PauseTiming();
+    const auto tokens = random_tokens(seed++, kLongest);
+    state.ResumeTiming();
+    auto* tail = full.cache.root();
+    for (int64_t page = 0; page < kPages; ++page) {
+      full.cache.evict(1);
+      tail = full.cache.publish(tail, std::span(tokens).subspan(static_cast<size_t>(page * kPageSize), kPageSize), full.pool.take());
+    }
+    full.cache.unlock(tail);
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()) * kPages);
+}
+BENCHMARK(publish_and_evict)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace ingot::sched
+
+BENCHMARK_MAIN();
