@@ -3,8 +3,11 @@
 // outside the measured time where that is possible.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -42,12 +45,14 @@ class Load {
   }
 
   // `count` sequences of different prompts, run until all of them decode.
-  void start(int64_t count, int32_t max_tokens) {
+  void start(int64_t count) {
+    constexpr int32_t kNeverDone = 1 << 18;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t length = count == 1 ? kLongest : kShortest + (kLongest - kShortest) * i / (count - 1);
-      submit(random_tokens(static_cast<uint64_t>(i), length), max_tokens);
+      submit(random_tokens(static_cast<uint64_t>(i), length), kNeverDone);
     }
     while (!decoding(count)) step();
+    INGOT_CHECK(scheduler.stats().preemptions == 0);
   }
 
   bool decoding(int64_t count) const {
@@ -97,13 +102,12 @@ SchedulerOptions options_for(int64_t running, int64_t pages) {
 
 int64_t pages_of(int64_t running) { return running * ((kShortest + kLongest) / 2 / kPageSize + 100) + 2000; }
 
-// The steps of a decode; the figure to look at is us_per_step. Drafts: 5 are planned and 3 accepted.
+// Time is that of one step. Drafts: 5 are planned and 3 accepted.
 void decode(benchmark::State& state) {
   const int64_t running = state.range(0);
   const auto drafts = static_cast<int32_t>(state.range(1));
   SchedulerOptions options = options_for(running, pages_of(running));
   options.num_draft_tokens = drafts;
-  constexpr int32_t kMaxTokens = 4000;
   std::unique_ptr<Load> load;
   int64_t steps_left = 0;
   for (auto _ : state) {
@@ -111,15 +115,13 @@ void decode(benchmark::State& state) {
       state.PauseTiming();
       load = nullptr;
       load = std::make_unique<Load>(options);
-      load->start(running, kMaxTokens);
-      steps_left = 500;  // of at most 4 tokens: before any sequence ends
+      load->start(running);
+      steps_left = 499;  // before the pool is short
       state.ResumeTiming();
     }
     const BatchPlan plan = load->scheduler.plan(++load->now_ns);
     load->scheduler.commit(plan, load->draw(plan, 3));
   }
-  state.counters["us_per_step"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * 1e-6, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(decode)->ArgsProduct({{32, 64, 256, 1024}, {0, 5}})->ArgNames({"running", "drafts"})->Unit(benchmark::kMicrosecond);
 
@@ -127,7 +129,7 @@ BENCHMARK(decode)->ArgsProduct({{32, 64, 256, 1024}, {0, 5}})->ArgNames({"runnin
 void draw_alone(benchmark::State& state) {
   const int64_t running = state.range(0);
   Load load(options_for(running, pages_of(running)));
-  load.start(running, 4000);
+  load.start(running);
   const BatchPlan plan = load.scheduler.plan(++load.now_ns);
   for (auto _ : state) benchmark::DoNotOptimize(load.draw(plan));
 }
@@ -148,7 +150,7 @@ void mixed(benchmark::State& state) {
       if (steps_left <= 0) {
         load = nullptr;
         load = std::make_unique<Load>(options);
-        load->start(running, 4000);
+        load->start(running);
         steps_left = 1500;
       }
       load->submit(random_tokens(seed++, kLongest), 1);
@@ -160,42 +162,51 @@ void mixed(benchmark::State& state) {
 }
 BENCHMARK(mixed)->ArgsProduct({{32, 256}, {512, 8192}})->ArgNames({"decodes", "chunk"})->Unit(benchmark::kMicrosecond);
 
-// A step with 1,000 requests waiting that the batch has no room for, and one with a place that is taken: admission, and the whole life of
-// a request of one token.
+// A step of 256 decodes with 1,000 requests waiting, when the batch is full; when it has one place, which each step gives to a request of
+// one token (admission and its whole life); and when it has a place, but the pages are too few for the request whose turn it is.
+enum Room : int64_t { kNoPlace, kOnePlace, kNoPages };
+
 void waiting(benchmark::State& state) {
-  const bool lpm = state.range(0) != 0;
-  const bool admits = state.range(1) != 0;
+  const int64_t room = state.range(1);
   constexpr int64_t kRunning = 256;
-  SchedulerOptions options = options_for(kRunning + (admits ? 1 : 0), pages_of(kRunning) + 100000);
-  options.policy = lpm ? Policy::lpm : Policy::fcfs;
+  SchedulerOptions options = options_for(kRunning + (room == kNoPlace ? 0 : 1), pages_of(kRunning));
+  if (room == kNoPages) options.num_pages -= kRunning * 80;
+  options.policy = state.range(0) != 0 ? Policy::lpm : Policy::fcfs;
   const std::vector<int32_t> shared = random_tokens(99, kLongest);
   std::unique_ptr<Load> load;
   uint64_t seed = 1 << 20;
   int64_t steps_left = 0;
-  // Half of the prompt of 20,000 tokens is cached, the rest is each request's own.
-  const auto submit = [&] {
-    std::vector<int32_t> prompt(shared.begin(), shared.begin() + kLongest / 2);
-    const auto own = random_tokens(seed++, 100);
-    prompt.insert(prompt.end(), own.begin(), own.end());
+  // The first `cached` tokens are in the cache, `own` tokens are this request's alone.
+  const auto submit = [&](int64_t cached, int64_t own) {
+    std::vector<int32_t> prompt(shared.begin(), shared.begin() + cached);
+    const auto rest = random_tokens(seed++, own);
+    prompt.insert(prompt.end(), rest.begin(), rest.end());
     load->submit(std::move(prompt), 1);
   };
   for (auto _ : state) {
-    if (steps_left-- <= 0) {
+    if (steps_left-- == 0) {
       state.PauseTiming();
       load = nullptr;
       load = std::make_unique<Load>(options);
+      load->start(kRunning);
       load->submit(shared, 1);
-      while (!load->scheduler.idle()) load->step();
-      load->start(kRunning, 4000);
-      for (int i = 0; i < 1000; ++i) submit();
-      steps_left = 500;
+      if (room == kNoPlace) {
+        load->step();
+      } else {
+        while (load->scheduler.stats().finished_requests == 0) load->step();
+      }
+      if (room == kNoPages) submit(kLongest, options.num_pages * kPageSize / 4);
+      for (int i = 0; i < 1000; ++i) submit(kLongest / 2, 100);
+      steps_left = 499;
       state.ResumeTiming();
     }
     const BatchPlan plan = load->scheduler.plan(++load->now_ns);
     load->scheduler.commit(plan, load->draw(plan));
   }
+  const SchedulerStats stats = load->scheduler.stats();
+  INGOT_CHECK(room == kOnePlace || stats.waiting >= 1000, "{} wait", stats.waiting);
 }
-BENCHMARK(waiting)->ArgsProduct({{0, 1}, {0, 1}})->ArgNames({"lpm", "admits"})->Unit(benchmark::kMicrosecond);
+BENCHMARK(waiting)->ArgsProduct({{0, 1}, {kNoPlace, kOnePlace, kNoPages}})->ArgNames({"lpm", "room"})->Unit(benchmark::kMicrosecond);
 
 // ---------------------------------------------------------------------------------------------------------------- the cache's own verbs
 

@@ -23,7 +23,19 @@ PagedPositions Forward::where(int64_t first_token) const {
           cache_.options().page_size};
 }
 
+// The input as the multiplication is to see it: itself, or rounded into scratch memory.
+const float* Forward::rounded(const WeightView& w, const float* x, int64_t rows) {
+  const bool quantised = w.format == tensor::WeightFormat::mxfp4 || w.format == tensor::WeightFormat::fp8_block;
+  if (!quantised || options_.activations == tensor::ActivationFormat::f32) return x;
+  float* copy = work_.rounded.ensure(rows * w.cols);
+  std::copy_n(x, rows * w.cols, copy);
+  tensor::round_activations(copy, rows, w.cols, options_.activations);
+  return copy;
+}
+
 void Forward::project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate) {
+  if (probe_) probe_->before_linear(w, x, rows);
+  x = rounded(w, x, rows);
   matmul(stream_, {.y = y, .y_stride = w.rows, .x = x, .x_stride = w.cols, .w = w, .rows = rows, .accumulate = accumulate});
 }
 
@@ -31,7 +43,7 @@ void Forward::norm(const VectorView& weight, const float* x, int64_t x_stride, f
   rms_norm(stream_, {y, y == x ? x_stride : dim, x, x_stride, weight.data, weight.dtype, rows, dim, eps});
 }
 
-void Forward::run(std::span<float> logits, ForwardProbe* probe) {
+void Forward::run(std::span<float> logits) {
   const int64_t hidden = config_.hidden_size;
   last_position_ = *std::max_element(batch_.positions.begin(), batch_.positions.end());
   float* h = work_.hidden.ensure(tokens() * hidden);
@@ -42,13 +54,13 @@ void Forward::run(std::span<float> logits, ForwardProbe* probe) {
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
     norm(layer.input_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
-    attention(layer, i, probe);
+    attention(layer, i);
     norm(layer.post_attention_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
     if (layer.dense)
       dense_mlp(*layer.dense);
     else
-      moe(*layer.moe);
-    if (probe) probe->after_layer(i, {h, static_cast<size_t>(tokens() * hidden)});
+      moe(*layer.moe, i);
+    if (probe_) probe_->after_layer(i, {h, static_cast<size_t>(tokens() * hidden)});
   }
   const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
   if (rows == 0) return;
@@ -60,7 +72,7 @@ void Forward::run(std::span<float> logits, ForwardProbe* probe) {
   project(weights_.lm_head, last, logits.data(), rows);
 }
 
-void Forward::attention(const LayerWeights& layer, int64_t index_of_layer, ForwardProbe* probe) {
+void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
   const int64_t T = tokens();
   const int64_t heads = config_.num_attention_heads, rope_dim = config_.qk_rope_head_dim, nope = config_.qk_nope_head_dim;
   const int64_t latent_dim = config_.kv_lora_rank, kv_dim = config_.latent_dim(), head_dim = config_.qk_head_dim();
@@ -80,7 +92,7 @@ void Forward::attention(const LayerWeights& layer, int64_t index_of_layer, Forwa
   kernels::latent_store(stream_, {cache_.latents(index_of_layer), cache_.options().dtype, kv, kv_dim, kv + latent_dim, kv_dim,
                                   batch_.slots.data(), T, latent_dim, rope_dim});
 
-  if (layer.indexer) index(*layer.indexer, index_of_layer, probe);
+  if (layer.indexer) index(*layer.indexer, index_of_layer);
   if (options_.mla_form == MlaForm::absorbed)
     absorbed_attention(layer, index_of_layer);
   else
@@ -88,7 +100,7 @@ void Forward::attention(const LayerWeights& layer, int64_t index_of_layer, Forwa
   project(layer.o, work_.attention_out.get(), work_.hidden.get(), T, true);
 }
 
-void Forward::index(const IndexerWeights& indexer, int64_t layer, ForwardProbe* probe) {
+void Forward::index(const IndexerWeights& indexer, int64_t layer) {
   const int64_t T = tokens(), dim = config_.index_head_dim;
   // The key is stored however short the context is: later tokens will score against it.
   float* key = work_.index_key.ensure(T * dim);
@@ -101,7 +113,7 @@ void Forward::index(const IndexerWeights& indexer, int64_t layer, ForwardProbe* 
   // A row of at most index_topk positions takes them all; when all rows do, the layer is plain causal attention.
   if (last_position_ < config_.index_topk) return;
   choose_positions(indexer, layer);
-  if (probe) probe->after_index(layer, {indices_, static_cast<size_t>(T * config_.index_topk)});
+  if (probe_) probe_->after_index(layer, {indices_, static_cast<size_t>(T * config_.index_topk)});
 }
 
 void Forward::choose_positions(const IndexerWeights& indexer, int64_t layer) {
@@ -189,7 +201,15 @@ void Forward::dense_mlp(const MlpWeights& mlp) {
   project(mlp.down, gate, work_.hidden.get(), tokens(), true);
 }
 
-void Forward::moe(const MoeWeights& moe) {
+void Forward::expert_matmul(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
+                            int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y) {
+  if (probe_) probe_->before_experts(weights, x, order, rows_per_source, offsets);
+  const WeightView& first = weights.front();
+  kernels::grouped_matmul(stream_, {y, first.rows, rounded(first, x, x_rows), first.cols, order, rows_per_source, offsets, weights.data(),
+                                    pairs, static_cast<int64_t>(weights.size()), first.rows});
+}
+
+void Forward::moe(const MoeWeights& moe, int64_t layer) {
   const int64_t T = tokens(), k = config_.num_experts_per_tok, experts = config_.n_routed_experts;
   const int64_t hidden = config_.hidden_size, dim = config_.moe_intermediate_size, pairs = T * k;
   const float* x = work_.normed.get();
@@ -199,17 +219,18 @@ void Forward::moe(const MoeWeights& moe) {
   float* weights = work_.expert_weights.ensure(pairs);
   kernels::router(stream_,
                   {chosen, weights, logits, moe.router_bias.data(), T, experts, k, config_.norm_topk_prob, config_.routed_scaling_factor});
+  if (probe_) probe_->after_router(layer, {chosen, static_cast<size_t>(pairs)}, {weights, static_cast<size_t>(pairs)});
   int32_t* order = work_.order.ensure(pairs);
   int32_t* inverse = work_.inverse.ensure(pairs);
   int32_t* offsets = work_.offsets.ensure(experts + 1);
   kernels::permute(stream_, {order, inverse, offsets, chosen, T, experts, k});
   float* gate = work_.gate.ensure(pairs * dim);
   float* up = work_.up.ensure(pairs * dim);
-  kernels::grouped_matmul(stream_, {gate, dim, x, hidden, order, k, offsets, moe.gate.data(), pairs, experts, dim});
-  kernels::grouped_matmul(stream_, {up, dim, x, hidden, order, k, offsets, moe.up.data(), pairs, experts, dim});
+  expert_matmul(moe.gate, x, T, order, k, offsets, pairs, gate);
+  expert_matmul(moe.up, x, T, order, k, offsets, pairs, up);
   kernels::swiglu(stream_, {gate, dim, gate, up, dim, pairs, dim});
   float* out = work_.expert_out.ensure(pairs * hidden);
-  kernels::grouped_matmul(stream_, {out, hidden, gate, dim, nullptr, 1, offsets, moe.down.data(), pairs, experts, hidden});
+  expert_matmul(moe.down, gate, pairs, nullptr, 1, offsets, pairs, out);
   kernels::combine(stream_, {work_.hidden.get(), hidden, out, hidden, inverse, weights, T, k, hidden, true});
   if (moe.shared) dense_mlp(*moe.shared);
 }

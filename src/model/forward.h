@@ -12,7 +12,7 @@ namespace ingot::model {
 class Forward {
  public:
   Forward(gpu::Stream& stream, const spec::ModelConfig& config, const Weights& weights, const GlmOptions& options,
-          std::span<const float> inv_freq, const ForwardBatch& batch, KvCache& cache, Workspace& work)
+          std::span<const float> inv_freq, const ForwardBatch& batch, KvCache& cache, Workspace& work, ForwardProbe* probe)
       : stream_(stream),
         config_(config),
         weights_(weights),
@@ -20,18 +20,22 @@ class Forward {
         inv_freq_(inv_freq),
         batch_(batch),
         cache_(cache),
-        work_(work) {}
+        work_(work),
+        probe_(probe) {}
 
-  void run(std::span<float> logits, ForwardProbe* probe);
+  void run(std::span<float> logits);
 
  private:
-  void attention(const LayerWeights& layer, int64_t index, ForwardProbe* probe);
-  void index(const IndexerWeights& indexer, int64_t layer, ForwardProbe* probe);
+  void attention(const LayerWeights& layer, int64_t index);
+  void index(const IndexerWeights& indexer, int64_t layer);
   void choose_positions(const IndexerWeights& indexer, int64_t layer);
   void absorbed_attention(const LayerWeights& layer, int64_t index);
   void expanded_attention(const LayerWeights& layer, int64_t index);
   void dense_mlp(const MlpWeights& mlp);
-  void moe(const MoeWeights& moe);
+  void moe(const MoeWeights& moe, int64_t layer);
+  void expert_matmul(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order, int64_t rows_per_source,
+                     const int32_t* offsets, int64_t pairs, float* y);
+  const float* rounded(const WeightView& w, const float* x, int64_t rows);
   void project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate = false);
   void norm(const VectorView& weight, const float* x, int64_t x_stride, float* y, int64_t rows, int64_t dim, float eps);
 
@@ -49,6 +53,7 @@ class Forward {
   const ForwardBatch& batch_;
   KvCache& cache_;
   Workspace& work_;
+  ForwardProbe* const probe_;  // may be null
   // The list of the nearest earlier full layer, (T, index_topk); null while every row sees all of its positions.
   const int32_t* indices_ = nullptr;
   int64_t last_position_ = 0;  // the largest of the batch

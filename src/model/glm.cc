@@ -22,6 +22,7 @@ class LoadedGlm final : public Glm {
   }
 
   const spec::ModelConfig& config() const override { return config_; }
+  const tensor::Checkpoint& checkpoint() const override { return checkpoint_; }
 
   void forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, std::span<float> logits, ForwardProbe* probe) override {
     const size_t tokens = batch.token_ids.size();
@@ -31,7 +32,7 @@ class LoadedGlm final : public Glm {
     INGOT_CHECK(logits.size() == batch.logit_rows.size() * static_cast<size_t>(config_.vocab_size), "{} logits for {} rows of {}",
                 logits.size(), batch.logit_rows.size(), config_.vocab_size);
     if (tokens == 0) return;
-    Forward(stream, config_, weights_, options_, inv_freq_, batch, cache, workspace_).run(logits, probe);
+    Forward(stream, config_, weights_, options_, inv_freq_, batch, cache, workspace_, probe).run(logits);
   }
 
  private:

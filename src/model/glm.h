@@ -12,7 +12,9 @@
 #include "base/result.h"
 #include "gpu/stream.h"
 #include "spec/model_config.h"
+#include "tensor/checkpoint.h"
 #include "tensor/dtype.h"
+#include "tensor/quantize.h"
 
 namespace ingot::model {
 
@@ -69,14 +71,26 @@ enum class MlaForm : uint8_t { absorbed, expanded };
 struct GlmOptions {
   MlaForm mla_form = MlaForm::absorbed;  // equal in exact arithmetic
   float qkv_norm_eps = 0;                // 0: config's rms_norm_eps; transformers uses 1e-6 (golden tests only)
+  // Emulates what matrix hardware does with activations: the inputs of linears whose weight is MXFP4 or FP8 are rounded first.
+  tensor::ActivationFormat activations = tensor::ActivationFormat::f32;
 };
 
-// Called after each decoder layer when set: layer index and the residual stream (T, hidden). Tests only.
+// Sees a forward pass from inside: for calibration, comparison of models, and tests. Every array is only valid during the call.
 struct ForwardProbe {
   virtual ~ForwardProbe() = default;
-  virtual void after_layer(int64_t layer, std::span<const float> hidden) = 0;
+  // After each decoder layer: the residual stream (T, hidden).
+  virtual void after_layer(int64_t /*layer*/, std::span<const float> /*hidden*/) {}
   // The positions chosen for each row (T, index_topk), -1 padded; only when some row has more than index_topk positions.
-  virtual void after_index(int64_t layer, std::span<const int32_t> indices) = 0;
+  virtual void after_index(int64_t /*layer*/, std::span<const int32_t> /*indices*/) {}
+  // The experts chosen for each row (T, num_experts_per_tok) of an MoE layer, and their weights.
+  virtual void after_router(int64_t /*layer*/, std::span<const int32_t> /*experts*/, std::span<const float> /*weights*/) {}
+  // x (rows, w.cols) is about to be multiplied by linear `w`. w.data is the tensor's place in checkpoint(). The absorbed form of attention
+  // never multiplies by kv_b as a whole; the expanded one does.
+  virtual void before_linear(const tensor::WeightView& /*w*/, const float* /*x*/, int64_t /*rows*/) {}
+  // The same for the routed experts: row r with offsets[e] <= r < offsets[e + 1] of expert e is x[order[r] / rows_per_source], or x[r] when
+  // order is null. offsets has weights.size() + 1 entries.
+  virtual void before_experts(std::span<const tensor::WeightView> /*weights*/, const float* /*x*/, const int32_t* /*order*/,
+                              int64_t /*rows_per_source*/, const int32_t* /*offsets*/) {}
 };
 
 class Glm {
@@ -87,6 +101,7 @@ class Glm {
   virtual ~Glm() = default;
 
   virtual const spec::ModelConfig& config() const = 0;
+  virtual const tensor::Checkpoint& checkpoint() const = 0;
 
   // Runs the main layers over the batch, writes the cache, and fills logits (logit_rows.size(), vocab_size) in f32.
   // An empty batch is a no-op. A row's result does not depend on the other rows of the batch, to the bit.

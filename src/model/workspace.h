@@ -51,6 +51,7 @@ struct Workspace {
   StepArray<int32_t> order, inverse, offsets;
   StepArray<float> expert_out;                      // (T * k, hidden)
   StepArray<float> key_latent, key_pe, key_values;  // expanded form: (keys, kv_lora_rank), (keys, rope), (keys, heads, nope + v)
+  StepArray<float> rounded;                         // (rows, cols) of a linear's input
   StepArray<float> logit_hidden;                    // (logit rows, hidden)
 };
 

@@ -184,6 +184,7 @@ struct Metrics::Impl {
 
   const std::string model_name;
   prometheus::Registry registry;
+  std::function<exec::PageStore::Stats()> disk;  // may be empty
   std::vector<ReplicaSeries> replicas;
   std::array<Counter*, kNumIgnored> ignored{};
   std::array<std::atomic<bool>, kNumIgnored> ignored_logged{};
@@ -401,7 +402,7 @@ void Metrics::on_finished(const RequestRecord& request) {
         r->finished[2]->Increment();
         r->cancelled[stage_of(request)]->Increment();
         return;
-      case sched::FinishReason::queue_timeout:
+      case sched::FinishReason::queue_timeout: on_refused("queue_timeout"); [[fallthrough]];
       case sched::FinishReason::timeout:
         r->finished[2]->Increment();
         r->timed_out[stage_of(request)]->Increment();
@@ -441,6 +442,34 @@ void Metrics::on_http_request(std::string_view route, int status) {
   });
 }
 
-std::string Metrics::scrape() const { return prometheus::TextSerializer().Serialize(impl_->registry.Collect()); }
+void Metrics::set_disk_tier(std::function<exec::PageStore::Stats()> source) { impl_->disk = std::move(source); }
+
+namespace {
+// Figures that the disk tier keeps itself: read when they are asked for.
+void add_disk_tier(const exec::PageStore::Stats& stats, std::vector<prometheus::MetricFamily>& families) {
+  const auto add = [&](const char* name, const char* help, prometheus::MetricType type, int64_t value) {
+    prometheus::ClientMetric metric;
+    (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = static_cast<double>(value);
+    families.push_back({name, help, type, {std::move(metric)}});
+  };
+  constexpr auto kGauge = prometheus::MetricType::Gauge;
+  constexpr auto kCounter = prometheus::MetricType::Counter;
+  add("ingot:disk_tier_pages", "Pages on disk.", kGauge, stats.pages);
+  add("ingot:disk_tier_bytes", "Bytes of page files.", kGauge, stats.bytes);
+  add("ingot:disk_tier_pages_written_total", "Pages written.", kCounter, stats.pages_written);
+  add("ingot:disk_tier_pages_read_total", "Pages read for a prompt.", kCounter, stats.pages_read);
+  add("ingot:disk_tier_pages_evicted_total", "Pages deleted to make room.", kCounter, stats.pages_evicted);
+  add("ingot:disk_tier_pages_damaged_total", "Damaged page files that were deleted.", kCounter, stats.pages_damaged);
+  add("ingot:disk_tier_pages_dropped_total", "Pages not written: the disk was too slow or too small.", kCounter,
+      stats.pages_dropped_queue_full + stats.pages_dropped_no_room);
+  add("ingot:disk_tier_write_errors_total", "Page files that the disk refused.", kCounter, stats.write_errors);
+}
+}  // namespace
+
+std::string Metrics::scrape() const {
+  auto families = impl_->registry.Collect();
+  if (impl_->disk) add_disk_tier(impl_->disk(), families);
+  return prometheus::TextSerializer().Serialize(families);
+}
 
 }  // namespace ingot::serve

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "exec/page_store.h"
 #include "serve/engine_events.h"
 
 namespace ingot::serve {
@@ -38,12 +40,15 @@ class Metrics final : public EngineObserver {
   void on_first_token(int replica, double seconds_since_submit) override;
   void on_finished(const RequestRecord& request) override;
 
-  // A request that never reached an engine's queue, or left it unserved: queue_full, queue_timeout, stopping, too_long, engine_failed.
-  // Any other reason is counted as "other".
+  // A request that never reached an engine's queue, or left it unserved: queue_full, queue_timeout (on_finished() tells that one),
+  // stopping, too_long, engine_failed. Any other reason is counted as "other".
   void on_refused(std::string_view reason);
 
   // Every HTTP answer. `route` is the matched route, not the raw path; after 256 pairs of route and status, new ones count as "other".
   void on_http_request(std::string_view route, int status);
+
+  // Before the first scrape: where the figures of the disk tier come from. Called by scrape(), must be quick.
+  void set_disk_tier(std::function<exec::PageStore::Stats()> source);
 
   // All series in the text format 0.0.4. Any thread.
   std::string scrape() const;

@@ -190,7 +190,7 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   cache.num_pages = plan.num_pages;
   cache.page_bytes = options.page_size * bytes_per_token;
   cache.context_length = plan.context_length;
-  cache.dtype = tensor::dtype_name(dtype);
+  cache.dtype = options.kv_cache_dtype == "auto" ? "bf16" : options.kv_cache_dtype;
   log_info("cache: {}{}, {} pages of {} tokens, {} bytes a token, {:.1f} MB{}; context length {}", cache.dtype,
            options.kv_cache_dtype == "auto" ? " (auto)" : "", plan.num_pages, options.page_size, bytes_per_token,
            static_cast<double>(plan.num_pages * cache.page_bytes) / 1e6,
@@ -266,6 +266,7 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
   info.cache_dtype = cache.dtype;
   info.prefix_caching = !options.disable_radix_cache;
   service.metrics = std::make_unique<Metrics>(service.model->name, options.dp, info);
+  if (service.store) service.metrics->set_disk_tier([store = service.store.get()] { return store->stats(); });
   engine.observers.push_back(service.metrics.get());
   if (options.log_requests || !options.request_log.empty()) {
     INGOT_ASSIGN(service.request_log, RequestLog::open(options.request_log.string()));

@@ -32,6 +32,26 @@ uint8_t mxfp4_encode(float x, uint8_t scale) {
   return static_cast<uint8_t>(sign | code);
 }
 
+void round_activations(float* x, int64_t rows, int64_t cols, ActivationFormat format) {
+  if (format == ActivationFormat::f32) return;
+  const int64_t block = format == ActivationFormat::fp8 ? 128 : 32;
+  INGOT_CHECK(format == ActivationFormat::fp8 || cols % block == 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t begin = 0; begin < cols; begin += block) {
+      const std::span<float> values(x + r * cols + begin, static_cast<size_t>(std::min(block, cols - begin)));
+      float amax = 0;
+      for (const float v : values) amax = std::max(amax, std::fabs(v));
+      if (format == ActivationFormat::fp8) {
+        const float scale = amax > 0 ? amax / 448.0f : 1.0f;
+        for (float& v : values) v = e4m3_to_f32(f32_to_e4m3(v / scale)) * scale;
+      } else {
+        const uint8_t scale = mxfp4_scale_even(amax);
+        for (float& v : values) v = e2m1_to_f32(mxfp4_encode(v, scale)) * e8m0_to_f32(scale);
+      }
+    }
+  }
+}
+
 PackedWeight pack_weight(std::span<const float> values, int64_t rows, int64_t cols, WeightFormat format) {
   INGOT_CHECK(static_cast<int64_t>(values.size()) == rows * cols);
   PackedWeight out{format, rows, cols, {}, {}};

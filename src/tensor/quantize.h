@@ -17,6 +17,16 @@ uint8_t mxfp4_scale_even(float amax);
 // The e2m1 code (0..15) of x / 2^(scale - 127): nearest, ties to the even code, saturating at +-6.
 uint8_t mxfp4_encode(float x, uint8_t scale);
 
+// What a linear's input is rounded to before it meets a quantised weight.
+enum class ActivationFormat : uint8_t {
+  f32,    // as it is
+  fp8,    // per row and 128 columns: scale amax / 448, e4m3 (spec section 5)
+  mxfp4,  // per row and 32 columns: e8m0 scale of mode "even", e2m1 (spec section 6.6)
+};
+
+// Rounds x (rows, cols) in place to what the format can hold. cols: a multiple of 32 for mxfp4; ragged last blocks are fine for fp8.
+void round_activations(float* x, int64_t rows, int64_t cols, ActivationFormat format);
+
 // A weight in memory of its own, in the layout a checkpoint has.
 struct PackedWeight {
   WeightFormat format = WeightFormat::bf16;
