@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -71,6 +70,8 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
 
   void accept();
   void count_busy(int change);
+  // Any other thread: runs `task` on the io thread. A step of the engine has something for every stream: one wake-up does for all of it.
+  void deliver(std::function<void()> task);
   void sweep();  // every sweep_interval: closes what is past its deadline, sends comments that are due
 
   const HttpOptions options;
@@ -88,6 +89,8 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   std::atomic<bool> closing{false};
   std::atomic<bool> refusing{false};
   std::atomic<bool> stopped{false};
+  std::mutex mail_mutex;
+  std::vector<std::function<void()>> mail;  // not yet on the io thread, guarded by mail_mutex; a run of it is on its way when not empty
   std::mutex mutex;
   std::condition_variable all_answered;
   int busy = 0;  // requests without their answer's end, guarded by mutex
@@ -421,7 +424,9 @@ class Writer final : public ResponseWriter {
  private:
   template <class Work>
   void run(Work work) {
-    if (!server_->stopped) asio::dispatch(server_->io, std::move(work));
+    if (server_->stopped) return;
+    if (server_->io.get_executor().running_in_this_thread()) return work();
+    server_->deliver(std::move(work));
   }
 
   std::shared_ptr<HttpServer::Impl> server_;
@@ -436,6 +441,22 @@ void HttpServer::Impl::count_busy(int change) {
   std::lock_guard lock(mutex);
   busy += change;
   if (busy == 0) all_answered.notify_all();
+}
+
+void HttpServer::Impl::deliver(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mail_mutex);
+    mail.push_back(std::move(task));
+    if (mail.size() > 1) return;
+  }
+  asio::post(io, [self = shared_from_this()] {
+    std::vector<std::function<void()>> batch;
+    {
+      const std::lock_guard lock(self->mail_mutex);
+      batch.swap(self->mail);
+    }
+    for (auto& item : batch) item();
+  });
 }
 
 void HttpServer::Impl::sweep() {
@@ -528,6 +549,10 @@ void HttpServer::stop(milliseconds timeout) {
     impl->work.reset();
   });
   impl_->thread.join();
+  // What came too late holds connections, which hold the server.
+  std::vector<std::function<void()>> late;
+  const std::lock_guard lock(impl_->mail_mutex);
+  late.swap(impl_->mail);
 }
 
 }  // namespace ingot::serve

@@ -11,7 +11,7 @@ import struct
 
 import httpx
 import pytest
-from conftest import MODEL, NAME, Stream, cases, counted, eventually, running, scrape, scripted, text_of, total
+from conftest import NAME, Stream, cases, counted, eventually, running, scrape, scripted, text_of, total
 
 INDEX_TOPK = 256  # of the demo model: longer prompts are attended sparsely
 SMALL = ("--page-size", "16", "--context-length", "1024", "--max-total-tokens", "1280")  # 80 pages
