@@ -59,10 +59,24 @@ PrefixCache::Match PrefixCache::match(std::span<const int32_t> tokens, std::span
   return match;
 }
 
-int64_t PrefixCache::estimate(std::span<const PageKey> keys, int64_t max_pages) const {
-  // A node is there only when all above it are: bisect.
+int64_t PrefixCache::estimate(std::span<const PageKey> keys, int64_t max_pages, int64_t guess) const {
+  // A node is there only when all above it are: widen from the guess until the end lies between low and high, then bisect.
   size_t low = 0;
   size_t high = std::min(keys.size(), static_cast<size_t>(std::max<int64_t>(max_pages, 0)));
+  size_t probe = std::min(static_cast<size_t>(guess), high);
+  if (probe > 0 && nodes_.contains(keys[probe - 1])) {
+    low = probe;
+    for (size_t stride = 1; low < high; stride *= 2) {
+      probe = std::min(low + stride, high);
+      if (!nodes_.contains(keys[probe - 1])) {
+        high = probe - 1;
+        break;
+      }
+      low = probe;
+    }
+  } else if (probe > 0) {
+    high = probe - 1;
+  }
   while (low < high) {
     const size_t middle = (low + high + 1) / 2;
     if (nodes_.contains(keys[middle - 1])) {

@@ -57,8 +57,9 @@ class PrefixCache {
 
   // The longest cached prefix of at most max_pages pages. `keys` are page_keys(tokens): they find the nodes, the tokens prove them.
   Match match(std::span<const int32_t> tokens, std::span<const PageKey> keys, int64_t max_pages);
-  // The same length in pages by keys alone, quickly: to rank, not to use.
-  int64_t estimate(std::span<const PageKey> keys, int64_t max_pages) const;
+  // The same length in pages by keys alone, quickly: to rank, not to use. `guess`: what it was last time; near the truth it costs two
+  // look-ups, whatever the length.
+  int64_t estimate(std::span<const PageKey> keys, int64_t max_pages, int64_t guess = 0) const;
   // The child of `parent` with these tokens, or null.
   Node* child(const Node* parent, PageKey key, std::span<const int32_t> tokens);
 

@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -62,6 +63,9 @@ void Scheduler::submit(Request request) {
       tail = node;
     }
   }
+  for (const int64_t deadline : {sequence->request.queue_deadline_ns, sequence->request.deadline_ns}) {
+    if (deadline != 0) next_deadline_ns_ = std::min(next_deadline_ns_, deadline);
+  }
   by_id_[sequence->request.id] = sequence.get();
   waiting_.push_back(std::move(sequence));
 }
@@ -103,7 +107,13 @@ void Scheduler::expire(List& list, int64_t now_ns) {
     const Request& request = sequence->request;
     const bool queued_too_long = sequence->scheduled_ns == 0 && request.queue_deadline_ns != 0 && now_ns >= request.queue_deadline_ns;
     const bool too_late = request.deadline_ns != 0 && now_ns >= request.deadline_ns;
-    if (!queued_too_long && !too_late) return false;
+    if (!queued_too_long && !too_late) {
+      if (request.queue_deadline_ns != 0 && sequence->scheduled_ns == 0) {
+        next_deadline_ns_ = std::min(next_deadline_ns_, request.queue_deadline_ns);
+      }
+      if (request.deadline_ns != 0) next_deadline_ns_ = std::min(next_deadline_ns_, request.deadline_ns);
+      return false;
+    }
     TokenEvent event;
     event.finish = too_late ? FinishReason::timeout : FinishReason::queue_timeout;
     const RequestId id = request.id;
@@ -117,10 +127,12 @@ void Scheduler::expire(List& list, int64_t now_ns) {
 
 size_t Scheduler::next_waiting() {
   const auto rank = [&](size_t i) {
-    const Sequence& s = *waiting_[i];
+    Sequence& s = *waiting_[i];
     const bool starves = s.num_overtaken >= options_.max_overtaken;
     int64_t cached = 0;
-    if (options_.policy == Policy::lpm && i < kMaxRanked) cached = cache_.estimate(s.keys, (s.length() - 1) / options_.page_size);
+    if (options_.policy == Policy::lpm && i < kMaxRanked) {
+      cached = s.ranked_pages = cache_.estimate(s.keys, (s.length() - 1) / options_.page_size, s.ranked_pages);
+    }
     return std::tuple(!starves, starves ? 0 : -int64_t{s.request.priority}, s.num_preempted == 0, starves ? 0 : -cached, s.arrival);
   };
   size_t best = 0;
@@ -298,8 +310,11 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
   ++step_;
   BatchPlan plan;
   cache_.take_saves(plan.saves);  // before anything is evicted
-  expire(running_, now_ns);
-  expire(waiting_, now_ns);
+  if (now_ns >= next_deadline_ns_) {
+    next_deadline_ns_ = std::numeric_limits<int64_t>::max();
+    expire(running_, now_ns);
+    expire(waiting_, now_ns);
+  }
 
   int64_t known = 0;  // rows that those who run already want
   for (const auto& sequence : running_) known += sequence->decoding() ? 1 + options_.num_draft_tokens : sequence->num_left();
@@ -339,6 +354,7 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
   const auto& stops = sampling.stop_token_ids;
   if (sequence.num_generated == 0) counters_.prompt_tokens += static_cast<int64_t>(sequence.request.prompt.size());
   TokenEvent event;
+  event.token_ids.reserve(sampled.token_ids.size());
   // What was drawn behind the end never happened: it reaches neither the client nor the cache.
   for (size_t i = 0; i < sampled.token_ids.size() && event.finish == FinishReason::none; ++i) {
     const int32_t token = sampled.token_ids[i];

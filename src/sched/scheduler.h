@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -135,6 +136,8 @@ class Scheduler {
   std::unordered_map<RequestId, Sequence*> by_id_;
   uint64_t next_arrival_ = 0;
   uint64_t step_ = 0;
+  // No deadline lies before this: submit lowers it, plan finds it anew when it has passed.
+  int64_t next_deadline_ns_ = std::numeric_limits<int64_t>::max();
   SchedulerStats counters_;
 };
 

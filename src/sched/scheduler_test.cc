@@ -150,6 +150,7 @@ class House {
     const BatchPlan plan = scheduler_.plan(now_);
     scheduler_.verify();
     ASSERT_EQ(plan.items.empty(), live.empty()) << "work in the house, but nobody runs";
+    for (const RequestId id : live) ASSERT_TRUE(clients[id].deadline == 0 || now_ < clients[id].deadline) << "request " << id << " is late";
     check(plan);
     between(plan);
     const BatchResult result = cache_.run(plan);
@@ -382,6 +383,32 @@ TEST(Scheduler, RandomArrivalsCancelsFinishesAndEvictionsKeepTheRules) {
   EXPECT_GT(totals.found, 1000);
   EXPECT_GT(totals.from_host, 100);
   EXPECT_GT(totals.accepted, 1000);
+}
+
+TEST(PrefixCache, AnEstimateIsTheLengthOfTheMatchFromAnyGuess) {
+  PagePool pool(64);
+  PrefixCache cache(pool, 2, 0);
+  std::vector<int32_t> tokens(80);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
+  const auto keys = page_keys(tokens, 2);
+  auto* tail = cache.root();
+  for (int64_t pages = 0; pages <= 40; ++pages) {
+    for (int64_t guess = 0; guess <= 40; ++guess) {
+      ASSERT_EQ(cache.estimate(keys, 100, guess), pages);
+      ASSERT_EQ(cache.estimate(keys, 7, guess), std::min<int64_t>(pages, 7));
+    }
+    ASSERT_EQ(cache.match(tokens, keys, 100).num_pages(), pages);
+    if (pages == 40) break;
+    tail = cache.publish(tail, std::span(tokens).subspan(static_cast<size_t>(2 * pages), 2), pool.take());
+    ASSERT_EQ(tail->depth, pages + 1);
+  }
+  cache.verify(std::vector<const PrefixCache::Node*>{tail});
+  cache.unlock(tail);
+  EXPECT_EQ(cache.num_evictable(), 40);
+  cache.evict(15);
+  EXPECT_EQ(cache.estimate(keys, 100, 40), 25) << "the end of a prefix goes first";
+  cache.verify({});
+  pool.verify(cache.device_pages());
 }
 
 TEST(Scheduler, SequencesThatOutgrowA64PagePoolAllEndWithTheTextTheyHaveAlone) {

@@ -19,6 +19,7 @@ struct Sequence {
   int64_t num_shared = 0;
   PrefixCache::Node* tail = nullptr;  // null while waiting
   bool publishes = true;              // false after a key collision: its further pages stay its own
+  int64_t ranked_pages = 0;           // admit: cached pages when it was last ranked
   int64_t num_computed = 0;           // admit, commit: positions [0, num_computed) are in the cache; release sets it to 0
   int64_t max_length = 0;             // submit: prompt + completion may not be longer
   uint64_t arrival = 0;               // submit: order of arrival, for ever
