@@ -8,8 +8,11 @@
 #include "apps/bench_prefix_cache.h"
 #include "apps/bench_tokenizer.h"
 #include "apps/chat.h"
+#include "apps/eval_divergence.h"
+#include "apps/eval_set.h"
 #include "apps/generate.h"
 #include "apps/inspect.h"
+#include "apps/quantize.h"
 #include "apps/serve.h"
 #include "apps/service_flags.h"
 
@@ -66,6 +69,29 @@ int main(int argc, char** argv) {
   CLI::App* serve_app = app.add_subcommand("serve", "an OpenAI-compatible HTTP server");
   add_serve_flags(serve_app, serve);
 
+  QuantizeFlags quantize;
+  CLI::App* quantize_app = app.add_subcommand("quantize", "a checkpoint in fewer bits: MXFP4 or FP8 blocks, as the published ones are");
+  quantize_app->add_option("source", quantize.source, "checkpoint folder: bf16, f32 or FP8 blocks")->required();
+  quantize_app->add_option("target", quantize.target, "new or empty folder")->required();
+  quantize_app->add_option("--scheme", quantize.scheme, "mxfp4 or fp8-block");
+  quantize_app->add_option("--preset", quantize.preset,
+                           "amd: experts of the main layers; all-linear: attention, indexer, MLPs, experts, eh_proj; or a recipe file. "
+                           "Default: amd for mxfp4, all-linear for fp8-block");
+  quantize_app->add_option("--exclude", quantize.excludes, "modules to copy: a name, a glob or re:REGEX; may be given several times")
+      ->allow_extra_args(false);
+  quantize_app->add_flag("--allow-unmatched-excludes", quantize.allow_unmatched_excludes, "an exclude may match nothing");
+  quantize_app->add_option("--scale-mode", quantize.scale_mode, "of MXFP4 scales: even (Quark's), floor, ceil or mse")
+      ->capture_default_str();
+  quantize_app->add_option("--calibrate", quantize.calibrate, "choose MXFP4 codes by these texts: JSON lines with \"text\" or \"tokens\"");
+  quantize_app->add_option("--calibrate-tokens", quantize.calibrate_tokens, "of the texts, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  quantize_app->add_option("--shard-size", quantize.shard_gb, "largest output file, GB")->capture_default_str();
+  quantize_app->add_flag("--resume", quantize.resume, "go on where an earlier run with the same options ended");
+  quantize_app->add_flag("--dry-run", quantize.dry_run, "print the plan, sizes, time and memory; write nothing");
+  quantize_app->add_option("--report", quantize.report, "error of each tensor: a .json, .csv or .html file to write");
+  quantize_app->add_option("--threads", quantize.threads, "0: one per processor")->capture_default_str();
+
   CLI::App* bench_app = app.add_subcommand("bench", "speed on this machine");
   bench_app->require_subcommand(1);
   BenchModelOptions bench_model;
@@ -101,14 +127,43 @@ int main(int argc, char** argv) {
   bench_prefix_app->add_option("--tokens-per-second", bench_prefix.tokens_per_second, "simulated: rows a second")->capture_default_str();
   bench_prefix_app->add_flag("--json", bench_prefix.json, "machine-readable");
 
+  CLI::App* eval_app = app.add_subcommand("eval", "what a checkpoint is worth: against another one, or on tasks with answers");
+  eval_app->require_subcommand(1);
+  EvalDivergenceOptions divergence;
+  CLI::App* divergence_app = eval_app->add_subcommand("divergence", "how far one checkpoint's predictions are from another's");
+  divergence_app->add_option("reference", divergence.reference, "checkpoint folder")->required();
+  divergence_app->add_option("candidate", divergence.candidate, "checkpoint folder")->required();
+  divergence_app->add_option("--data", divergence.data, "documents: .jsonl with messages or prompt, or plain text")->required();
+  divergence_app->add_option("--max-tokens", divergence.max_tokens, "of a document")->capture_default_str();
+  divergence_app->add_option("--limit", divergence.limit, "documents; 0: all")->capture_default_str();
+  divergence_app->add_option("--activations", divergence.activations, "inputs of quantised linears: f32, fp8 or mxfp4")
+      ->capture_default_str();
+  divergence_app->add_option("--threads", divergence.threads, "kernel threads; 0: one per processor")->capture_default_str();
+  divergence_app->add_option("--json", divergence.json, "write the report here, too");
+  EvalSetOptions eval_set;
+  CLI::App* eval_set_app = eval_app->add_subcommand("set", "answers a file of tasks and scores the answers");
+  eval_set_app->add_option("model", eval_set.model, "checkpoint folder")->required();
+  eval_set_app->add_option("--data", eval_set.data, "tasks, one JSON object a line")->required();
+  eval_set_app->add_option("--limit", eval_set.limit, "tasks from the start; 0: all")->capture_default_str();
+  eval_set_app->add_option("--batch", eval_set.batch, "sequences in a batch")->capture_default_str();
+  eval_set_app->add_option("--max-tokens", eval_set.max_tokens, "of an answer; 0: word 220, tool 260, retr 60")->capture_default_str();
+  eval_set_app->add_option("--activations", eval_set.activations, "inputs of quantised linears: f32, fp8 or mxfp4")->capture_default_str();
+  eval_set_app->add_option("--kv-cache-dtype", eval_set.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
+  eval_set_app->add_option("--threads", eval_set.threads, "kernel threads; 0: one per processor")->capture_default_str();
+  eval_set_app->add_option("--compare", eval_set.compare, "results of an earlier run: a paired test against them");
+  eval_set_app->add_option("--out", eval_set.out, "write results here");
+
   CLI11_PARSE(app, argc, argv);
   if (inspect_app->parsed()) return run_inspect(inspect);
   if (generate_app->parsed()) return run_generate(generate);
   if (chat_app->parsed()) return run_chat(chat);
   if (serve_app->parsed()) return run_serve(serve);
+  if (quantize_app->parsed()) return run_quantize(quantize);
   if (bench_model_app->parsed()) return run_bench_model(bench_model);
   if (bench_tokenizer_app->parsed()) return run_bench_tokenizer(bench_tokenizer);
   if (bench_prefix_app->parsed()) return run_bench_prefix_cache(bench_prefix);
+  if (divergence_app->parsed()) return run_eval_divergence(divergence);
+  if (eval_set_app->parsed()) return run_eval_set(eval_set);
   return 2;
 }
 

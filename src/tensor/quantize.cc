@@ -42,7 +42,7 @@ void round_activations(float* x, int64_t rows, int64_t cols, ActivationFormat fo
       float amax = 0;
       for (const float v : values) amax = std::max(amax, std::fabs(v));
       if (format == ActivationFormat::fp8) {
-        const float scale = amax > 0 ? amax / 448.0f : 1.0f;
+        const float scale = amax / 448.0f > 0 ? amax / 448.0f : 1.0f;  // not amax > 0: the quotient may vanish
         for (float& v : values) v = e4m3_to_f32(f32_to_e4m3(v / scale)) * scale;
       } else {
         const uint8_t scale = mxfp4_scale_even(amax);
@@ -79,7 +79,7 @@ PackedWeight pack_weight(std::span<const float> values, int64_t rows, int64_t co
           for (int64_t r = br * 128; r < r1; ++r) {
             for (int64_t c = bc * 128; c < c1; ++c) amax = std::max(amax, std::fabs(at(r, c)));
           }
-          const float scale = amax > 0 ? amax / 448.0f : 1.0f;
+          const float scale = amax / 448.0f > 0 ? amax / 448.0f : 1.0f;  // not amax > 0: the quotient may vanish
           std::memcpy(&out.scale[static_cast<size_t>((br * block_cols + bc) * 4)], &scale, 4);
           for (int64_t r = br * 128; r < r1; ++r) {
             for (int64_t c = bc * 128; c < c1; ++c) out.data[static_cast<size_t>(r * cols + c)] = f32_to_e4m3(at(r, c) / scale);

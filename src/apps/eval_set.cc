@@ -1,0 +1,436 @@
+#include "apps/eval_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <regex>
+#include <unordered_map>
+
+#include "base/file_map.h"
+#include "base/log.h"
+#include "base/queue.h"
+#include "exec/glm_runner.h"
+#include "model/glm.h"
+#include "serve/model_service.h"
+
+namespace ingot::apps {
+namespace {
+
+constexpr size_t kMaxFile = size_t{1} << 30;
+constexpr int64_t kPageSize = 64;
+
+// The longest answer that the published figures of the demo model allowed.
+int64_t answer_limit(const std::string& kind) { return kind == "word" ? 220 : kind == "tool" ? 260 : 60; }
+
+Result<tensor::DType> cache_dtype(const std::string& name) {
+  if (name == "auto" || name == "bf16") return tensor::DType::bf16;
+  if (name == "fp8_e4m3") return tensor::DType::f8_e4m3;
+  if (name == "f32") return tensor::DType::f32;
+  return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", name);
+}
+
+std::string text_of(const Json& task, const char* name) {
+  const auto it = task.find(name);
+  return it != task.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+struct Task {
+  std::string id, kind;
+  Json fields;
+  Json tools = Json::array();
+  std::vector<int32_t> prompt;
+  bool starts_in_reasoning = false;
+  int64_t max_tokens = 0;
+};
+
+Result<Task> make_task(const Json& line, size_t number, const EvalSetOptions& options, const serve::ServedModel& model) {
+  Task task;
+  task.fields = line;
+  task.id = text_of(line, "id");
+  if (task.id.empty()) task.id = fmt::format("line {}", number + 1);
+  task.kind = text_of(line, "kind");
+  Json body = Json::object();
+  body["messages"] = line.value("messages", Json());
+  if (line.contains("tools") && !line["tools"].is_null()) body["tools"] = line["tools"];
+  Json kwargs = Json::object();
+  for (const char* name : {"enable_thinking", "reasoning_effort"})
+    if (line.contains(name) && !line[name].is_null()) kwargs[name] = line[name];
+  if (!kwargs.empty()) body["chat_template_kwargs"] = kwargs;
+  body["temperature"] = 0;
+  auto request = serve::parse_chat_request(body, model.defaults);
+  if (!request) return fail("{} {}: {}: {}", options.data.string(), task.id, request.error().param, request.error().message);
+  auto prompt = serve::make_chat_prompt(model, *request);
+  if (!prompt) return fail("{} {}: {}", options.data.string(), task.id, prompt.error().message);
+  task.tools = std::move(request->tools);
+  task.prompt = std::move(prompt->tokens);
+  task.starts_in_reasoning = prompt->starts_in_reasoning;
+  task.max_tokens = options.max_tokens > 0 ? options.max_tokens : answer_limit(task.kind);
+  // A task that cannot be scored is refused before an hour of answers, not after.
+  INGOT_TRY(score_answer(line, {}));
+  return task;
+}
+
+// The real scheduler and engine around the model; the cache is made for `batch` of the longest task.
+Result<serve::ModelService> make_service(const EvalSetOptions& options, std::shared_ptr<serve::ServedModel> served,
+                                         const spec::ModelConfig& config, int64_t longest, size_t num_tasks) {
+  INGOT_ASSIGN(const tensor::DType dtype, cache_dtype(options.kv_cache_dtype));
+  INGOT_ASSIGN(const tensor::ActivationFormat activations, parse_activations(options.activations));
+  serve::ServiceOptions service;
+  service.model = options.model;
+  service.page_size = kPageSize;
+  service.max_running_requests = options.batch;
+  service.max_queued_requests = static_cast<int64_t>(num_tasks);
+  serve::CacheShape cache;
+  cache.num_pages = options.batch * ((longest + kPageSize - 1) / kPageSize);
+  cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, dtype);
+  cache.context_length = served->defaults.context_length;
+  cache.dtype = options.kv_cache_dtype == "auto" ? "bf16" : options.kv_cache_dtype;
+  return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<std::unique_ptr<exec::Runner>> {
+    model::GlmOptions glm_options;
+    glm_options.activations = activations;
+    INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options));
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = dtype, .num_pages = cache.num_pages, .page_size = kPageSize}));
+    return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
+                                             std::make_shared<ThreadPool>(options.threads));
+  });
+}
+
+// One answer as it comes: filled on the engine thread, read here once its number was in the queue.
+struct Incoming {
+  std::vector<int32_t> ids;
+  sched::FinishReason finish = sched::FinishReason::none;
+  std::string error;
+};
+
+TaskAnswer parse_answer(const Task& task, const serve::ServedModel& model, const Incoming& incoming) {
+  TaskAnswer answer;
+  answer.ended = incoming.finish == sched::FinishReason::stop_token;
+  std::span<const int32_t> ids = incoming.ids;
+  if (answer.ended && !ids.empty()) {
+    const auto observation = model.tokenizer->token_to_id("<|observation|>");
+    answer.ended_in_call = !observation || ids.back() == *observation;
+    ids = ids.first(ids.size() - 1);
+  }
+  text::OutputParserOptions options;
+  options.starts_in_reasoning = task.starts_in_reasoning;
+  options.parse_tool_calls = !task.tools.empty();
+  options.tools = task.tools;
+  text::OutputParser parser(std::move(options));
+  std::vector<std::string> arguments;
+  const auto take = [&](const text::OutputDelta& delta) {
+    answer.content += delta.content;
+    for (const auto& call : delta.tool_calls) {
+      const auto index = static_cast<size_t>(call.index);
+      if (index >= answer.calls.size()) answer.calls.resize(index + 1), arguments.resize(index + 1);
+      answer.calls[index].name += call.name;
+      arguments[index] += call.arguments;
+    }
+  };
+  take(parser.push(model.tokenizer->decode(ids, true)));
+  take(parser.finish());
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (auto parsed = parse_json(arguments[i], "arguments")) answer.calls[i].arguments = std::move(*parsed);
+  return answer;
+}
+
+std::vector<std::pair<std::string, std::string>> groups_of(const Json& task) {
+  std::vector<std::pair<std::string, std::string>> groups;
+  for (const char* name : {"steps", "family", "form", "enable_thinking"})
+    if (task.contains(name) && !task[name].is_null())
+      groups.emplace_back(name, task[name].is_string() ? task[name].get<std::string>() : task[name].dump());
+  const auto expected = task.find("expected");
+  if (expected != task.end() && expected->is_object() && expected->contains("calls"))
+    groups.emplace_back("calls", std::to_string((*expected)["calls"].size()));
+  return groups;
+}
+
+Result<TaskResult> make_result(const Task& task, const serve::ServedModel& model, const Incoming& incoming) {
+  TaskResult result;
+  result.id = task.id;
+  result.kind = task.kind;
+  const TaskAnswer answer = parse_answer(task, model, incoming);
+  INGOT_ASSIGN(result.ok, score_answer(task.fields, answer));
+  result.finish = answer.ended ? "stop" : "length";
+  result.num_prompt_tokens = static_cast<int64_t>(task.prompt.size());
+  result.num_completion_tokens = static_cast<int64_t>(incoming.ids.size());
+  result.output = model.tokenizer->decode(incoming.ids, false);
+  result.groups = groups_of(task.fields);
+  if (const auto it = task.fields.find("bf16_ok"); it != task.fields.end() && it->is_boolean()) result.recorded_ok = it->get<bool>();
+  if (task.fields.contains("bf16_output")) result.same_output = result.output == text_of(task.fields, "bf16_output");
+  return result;
+}
+
+Result<std::vector<TaskResult>> answer_all(const std::vector<Task>& tasks, const serve::ModelService& service) {
+  const auto started = std::chrono::steady_clock::now();
+  std::vector<std::shared_ptr<Incoming>> incoming;
+  auto done = std::make_shared<BoundedQueue<size_t>>(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    auto slot = incoming.emplace_back(std::make_shared<Incoming>());
+    sched::Request request;
+    request.name = tasks[i].id;
+    request.prompt = tasks[i].prompt;
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = static_cast<int32_t>(tasks[i].max_tokens);
+    request.sampling.stop_token_ids = service.model->defaults.eos_token_ids;
+    request.sink = [slot, done, i](sched::TokenEvent event) {
+      slot->ids.insert(slot->ids.end(), event.token_ids.begin(), event.token_ids.end());
+      if (event.finish == sched::FinishReason::none) return;
+      slot->finish = event.finish;
+      slot->error = std::move(event.error);
+      size_t number = i;
+      done->try_push(number);  // there is a place for each task
+    };
+    if (const auto ticket = service.dispatcher->submit(std::move(request)); !ticket)
+      return fail("{}: {}", tasks[i].id, ticket.error().message);
+  }
+  std::vector<TaskResult> results(tasks.size());
+  int64_t tokens = 0;
+  for (size_t finished = 0; finished < tasks.size();) {
+    const auto number = done->wait_pop(std::chrono::milliseconds(200));
+    if (!number) continue;
+    const Incoming& in = *incoming[*number];
+    if (in.finish == sched::FinishReason::error) return fail("{}: {}", tasks[*number].id, in.error);
+    INGOT_ASSIGN(results[*number], make_result(tasks[*number], *service.model, in));
+    tokens += static_cast<int64_t>(in.ids.size());
+    if (++finished % 50 == 0 || finished == tasks.size()) {
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+      log_info("{} of {} answered in {:.1f} s, {:.0f} tokens a second", finished, tasks.size(), seconds,
+               static_cast<double>(tokens) / seconds);
+    }
+  }
+  return results;
+}
+
+Result<std::vector<TaskResult>> evaluate(const EvalSetOptions& options) {
+  if (options.batch < 1) return fail("--batch {} is out of range: expected 1 or more", options.batch);
+  if (options.limit < 0 || options.max_tokens < 0) return fail("--limit and --max-tokens can't be negative");
+  INGOT_ASSIGN(const std::vector<Json> lines, read_json_lines(options.data, options.limit));
+  if (lines.empty()) return fail("{} has no tasks", options.data.string());
+  serve::ServiceOptions service_options;
+  service_options.model = options.model;
+  INGOT_ASSIGN(const std::shared_ptr<serve::ServedModel> served, serve::load_served_model(service_options));
+  INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
+  served->defaults.context_length = config.max_position_embeddings;
+  std::vector<Task> tasks;
+  int64_t longest = 0, other_prompts = 0;
+  for (const Json& line : lines) {
+    INGOT_ASSIGN(Task task, make_task(line, tasks.size(), options, *served));
+    const auto prompt = static_cast<int64_t>(task.prompt.size());
+    if (prompt + task.max_tokens > config.max_position_embeddings)
+      return fail("{}: {} tokens and {} of the answer are more than max_position_embeddings {}", task.id, prompt, task.max_tokens,
+                  config.max_position_embeddings);
+    longest = std::max(longest, prompt + task.max_tokens);
+    if (const std::string written = text_of(line, "prompt"); !written.empty()) {
+      const auto ids = served->tokenizer->encode(written);
+      other_prompts += !ids || *ids != task.prompt;
+    }
+    tasks.push_back(std::move(task));
+  }
+  if (other_prompts > 0)
+    log_warn("{} of {} prompts differ from the file's own `prompt`: its chat template is another one", other_prompts, tasks.size());
+  INGOT_ASSIGN(const serve::ModelService service, make_service(options, served, config, longest, tasks.size()));
+  return answer_all(tasks, service);
+}
+
+std::string percent(const quant::Interval& i) {
+  return fmt::format("{:5.1f} %  [{:.1f}, {:.1f}]", 100 * i.value, 100 * i.low, 100 * i.high);
+}
+
+Result<> write_json(const std::filesystem::path& path, const Json& json) {
+  std::ofstream file(path);
+  file << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
+  file.close();
+  if (!file) return fail("cannot write {}", path.string());
+  return {};
+}
+
+Result<> run(const EvalSetOptions& options) {
+  std::optional<Json> earlier;
+  if (!options.compare.empty()) {
+    INGOT_ASSIGN(const std::string text, read_file(options.compare, kMaxFile));
+    INGOT_ASSIGN(earlier, parse_json(text, options.compare.string()));
+  }
+  INGOT_ASSIGN(const std::vector<TaskResult> results, evaluate(options));
+  std::fputs(results_text(results).c_str(), stdout);
+  if (!options.out.empty()) INGOT_TRY(write_json(options.out, results_json(options, results)));
+  if (earlier) {
+    INGOT_ASSIGN(const Comparison c, compare_results(results, *earlier));
+    fmt::print("against {}: {} paired, b {} (right then, wrong now), c {} (wrong then, right now), McNemar exact p {:.4g}\n",
+               options.compare.string(), c.paired, c.lost.size(), c.won.size(), c.p);
+    fmt::print("  lost: {}\n  won: {}\n", fmt::join(c.lost, " "), fmt::join(c.won, " "));
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("cannot write to standard output");
+  const auto cut = std::count_if(results.begin(), results.end(), [](const TaskResult& r) { return r.finish == "length"; });
+  if (cut > 0)
+    log_warn("{} of {} answers were cut off at their longest length: they may be wrong for that alone; give more --max-tokens", cut,
+             results.size());
+  return {};
+}
+
+// A letter, digit or underscore, a hyphen, or a part of a character beyond ASCII.
+bool is_word_byte(char c) {
+  const auto b = static_cast<unsigned char>(c);
+  return std::isalnum(b) != 0 || c == '_' || c == '-' || b >= 0x80;
+}
+
+bool contains_word(std::string_view text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_word_byte(text[at - 1])) && (end == text.size() || !is_word_byte(text[end]))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool ToolCall::operator==(const ToolCall& other) const {
+  // Without key order: the unordered type compares objects as sets.
+  return name == other.name && nlohmann::json(arguments) == nlohmann::json(other.arguments);
+}
+
+Result<tensor::ActivationFormat> parse_activations(std::string_view name) {
+  if (name == "f32") return tensor::ActivationFormat::f32;
+  if (name == "fp8") return tensor::ActivationFormat::fp8;
+  if (name == "mxfp4") return tensor::ActivationFormat::mxfp4;
+  return fail_hint("use f32, fp8 or mxfp4", "--activations {} is unknown", name);
+}
+
+Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int64_t limit) {
+  INGOT_ASSIGN(const std::string text, read_file(path, kMaxFile));
+  std::vector<Json> lines;
+  int64_t number = 0;
+  for (size_t at = 0; at < text.size() && (limit == 0 || static_cast<int64_t>(lines.size()) < limit);) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{} line {}", path.string(), number);
+    INGOT_ASSIGN(Json json, parse_json(line, where));
+    if (!json.is_object()) return fail("{}: expected a JSON object", where);
+    lines.push_back(std::move(json));
+  }
+  return lines;
+}
+
+Result<bool> score_answer(const Json& task, const TaskAnswer& answer) {
+  const std::string id = text_of(task, "id"), kind = text_of(task, "kind");
+  const auto expected = task.find("expected");
+  if (expected == task.end()) return fail("{}: no `expected` answer", id);
+  if (kind == "word" || kind == "retr") {
+    if (!expected->is_string()) return fail("{}: `expected` of kind {} is a string", id, kind);
+    const std::string& want = expected->get_ref<const std::string&>();
+    if (kind == "retr") return contains_word(answer.content, want);
+    static const std::regex number("#### (-?[0-9]+)");
+    std::smatch found;
+    return std::regex_search(answer.content, found, number) && found[1] == want;
+  }
+  if (kind != "tool") return fail_hint("word, tool and retr are known", "{}: kind \"{}\" is unknown", id, kind);
+  if (!expected->is_object() || !expected->contains("calls") || !(*expected)["calls"].is_array())
+    return fail("{}: `expected` of kind tool is an object with `calls`", id);
+  std::vector<ToolCall> want;
+  for (const Json& call : (*expected)["calls"]) want.push_back({text_of(call, "name"), call.value("arguments", Json::object())});
+  if (want.empty()) return answer.ended && answer.calls.empty() && answer.content.find("<tool_call>") == std::string::npos;
+  return answer.ended_in_call && answer.calls == want;
+}
+
+Result<Comparison> compare_results(const std::vector<TaskResult>& now, const Json& earlier) {
+  if (!earlier.is_object() || !earlier.contains("items") || !earlier["items"].is_array())
+    return fail("--compare: the file has no `items`; expected what --out writes");
+  std::unordered_map<std::string, bool> before;
+  for (const Json& item : earlier["items"]) {
+    if (!item.is_object() || !item.contains("id") || !item["id"].is_string() || !item.contains("ok") || !item["ok"].is_boolean())
+      return fail("--compare: an item without `id` and `ok`; expected what --out writes");
+    before[item["id"].get<std::string>()] = item["ok"].get<bool>();
+  }
+  Comparison c;
+  for (const TaskResult& result : now) {
+    const auto it = before.find(result.id);
+    if (it == before.end()) continue;
+    ++c.paired;
+    if (it->second && !result.ok) c.lost.push_back(result.id);
+    if (!it->second && result.ok) c.won.push_back(result.id);
+  }
+  if (c.paired == 0) return fail("--compare: none of its ids is in this run");
+  c.p = quant::mcnemar_exact(static_cast<int64_t>(c.lost.size()), static_cast<int64_t>(c.won.size()));
+  return c;
+}
+
+namespace {
+
+struct Count {
+  int64_t right = 0, all = 0;
+  void add(bool ok) { right += ok, ++all; }
+};
+// ("word", "steps 2") -> counts; ("word", "") is all of a kind.
+std::map<std::pair<std::string, std::string>, Count> count_groups(const std::vector<TaskResult>& results) {
+  std::map<std::pair<std::string, std::string>, Count> counts;
+  for (const TaskResult& r : results) {
+    counts[{r.kind, ""}].add(r.ok);
+    for (const auto& [name, value] : r.groups) counts[{r.kind, name + " " + value}].add(r.ok);
+  }
+  return counts;
+}
+
+}  // namespace
+
+Json results_json(const EvalSetOptions& options, const std::vector<TaskResult>& results) {
+  Json json = {{"model", options.model.string()},          {"data", options.data.string()}, {"activations", options.activations},
+               {"kv_cache_dtype", options.kv_cache_dtype}, {"groups", Json::array()},       {"items", Json::array()}};
+  for (const auto& [group, count] : count_groups(results)) {
+    const quant::Interval share = quant::wilson(count.right, count.all);
+    json["groups"].push_back({{"kind", group.first},
+                              {"group", group.second},
+                              {"right", count.right},
+                              {"tasks", count.all},
+                              {"accuracy", share.value},
+                              {"low", share.low},
+                              {"high", share.high}});
+  }
+  for (const TaskResult& r : results)
+    json["items"].push_back({{"id", r.id},
+                             {"kind", r.kind},
+                             {"ok", r.ok},
+                             {"finish_reason", r.finish},
+                             {"prompt_tokens", r.num_prompt_tokens},
+                             {"completion_tokens", r.num_completion_tokens},
+                             {"output", r.output}});
+  return json;
+}
+
+std::string results_text(const std::vector<TaskResult>& results) {
+  std::string text;
+  for (const auto& [group, count] : count_groups(results)) {
+    const std::string name = group.second.empty() ? group.first : "  " + group.second;
+    text += fmt::format("{:<24} {:>4} of {:>4}  {}\n", name, count.right, count.all, percent(quant::wilson(count.right, count.all)));
+  }
+  int64_t recorded = 0, same_text = 0, texts = 0;
+  std::vector<std::string> unlike;
+  for (const TaskResult& r : results) {
+    if (r.same_output) ++texts, same_text += *r.same_output;
+    if (!r.recorded_ok) continue;
+    ++recorded;
+    if (*r.recorded_ok != r.ok) unlike.push_back(fmt::format("{} ({})", r.id, r.ok ? "right, recorded wrong" : "wrong, recorded right"));
+  }
+  if (texts > 0) text += fmt::format("recorded answers: {} of {} the same to the letter\n", same_text, texts);
+  if (recorded > 0)
+    text += fmt::format("recorded scores: {} of {} the same{}{}\n", recorded - static_cast<int64_t>(unlike.size()), recorded,
+                        unlike.empty() ? "" : "; not ", fmt::join(unlike, ", "));
+  return text;
+}
+
+int run_eval_set(const EvalSetOptions& options) {
+  init_log("info");
+  if (auto done = run(options); !done) {
+    std::fprintf(stderr, "ingot eval set: %s\n", done.error().text().c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace ingot::apps

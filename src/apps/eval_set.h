@@ -1,0 +1,90 @@
+// `ingot eval set MODEL --data FILE`: answers a file of tasks through the scheduler and the engine, as the server would, greedily, and
+// scores the answers. Called by main.cc alone; eval_divergence.cc shares the reading of files.
+//
+// A line of the file is a JSON object: id, kind (word, tool, retr), messages, tools, enable_thinking, reasoning_effort, and `expected`:
+//   word   a number: right when it is what first follows "#### " in the answer
+//   retr   a string: right when it occurs in the answer as a word of its own
+//   tool   {"calls": [{"name", "arguments"}]}: right when the answer makes these calls, in this order, and no other. With no calls
+//          expected the answer must be text that came to its end.
+// Only what follows the thoughts is looked at. steps, family, form and the number of expected calls are what accuracy is shown by;
+// bf16_ok and bf16_output, what some other program answered, are compared with when they are there.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "quant/statistics.h"
+#include "tensor/quantize.h"
+#include "text/tokenizer.h"
+
+namespace ingot::apps {
+
+struct EvalSetOptions {
+  std::filesystem::path model;
+  std::filesystem::path data;
+  int64_t limit = 0;                    // tasks from the start of the file; 0: all
+  int64_t batch = 32;                   // sequences in a batch
+  int64_t max_tokens = 0;               // of an answer; 0: by kind, as the published figures were made
+  std::string activations = "f32";      // f32, fp8 or mxfp4
+  std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3 or f32
+  int threads = 0;                      // 0: one per processor
+  std::filesystem::path compare;        // results of an earlier run; empty: none
+  std::filesystem::path out;            // where results go; empty: nowhere
+};
+
+// The exit status; the report goes to standard output, errors to standard error.
+int run_eval_set(const EvalSetOptions& options);
+
+// f32, fp8 or mxfp4. Errors name the flag.
+Result<tensor::ActivationFormat> parse_activations(std::string_view name);
+// The objects of a file with one a line. Errors name file and line.
+Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int64_t limit);
+
+struct ToolCall {
+  std::string name;
+  Json arguments;                                // an object
+  bool operator==(const ToolCall& other) const;  // whatever the order of the keys
+};
+
+// One answer, as it is scored.
+struct TaskAnswer {
+  std::string content;          // without thoughts and calls
+  std::vector<ToolCall> calls;  // in order
+  bool ended = false;           // by a token that ends an answer, not by length
+  bool ended_in_call = false;   // by the token that asks for the calls' results, where the vocabulary has one
+};
+// Errors: a task without `kind` or `expected`, or of an unknown kind.
+Result<bool> score_answer(const Json& task, const TaskAnswer& answer);
+
+struct TaskResult {
+  std::string id;
+  std::string kind;
+  bool ok = false;
+  std::string finish;  // "stop" or "length"
+  int64_t num_prompt_tokens = 0;
+  int64_t num_completion_tokens = 0;
+  std::string output;                                       // whole, special tokens included
+  std::vector<std::pair<std::string, std::string>> groups;  // ("steps", "2"), ("family", "f_pct"), ...
+  std::optional<bool> recorded_ok;                          // bf16_ok of the task
+  std::optional<bool> same_output;                          // output == bf16_output
+};
+
+// Paired with earlier results by id.
+struct Comparison {
+  int64_t paired = 0;
+  std::vector<std::string> lost;  // right before, wrong now: McNemar's b
+  std::vector<std::string> won;   // wrong before, right now: c
+  double p = 1;
+};
+// Errors: a file that is no result of `eval set`, or has none of the ids.
+Result<Comparison> compare_results(const std::vector<TaskResult>& now, const Json& earlier);
+
+Json results_json(const EvalSetOptions& options, const std::vector<TaskResult>& results);
+std::string results_text(const std::vector<TaskResult>& results);
+
+}  // namespace ingot::apps
