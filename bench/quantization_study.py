@@ -1,7 +1,7 @@
 """The study of docs/quantization.md: what each format costs the demo model. Quantises it in every way, answers the held-out sets with the real
 engine (paired against bf16, McNemar), measures the divergence, and prints two tables.
 
-    .venv/bin/python bench/quantization_study.py --data ../shared/models/demo/eval [--calibrate models/demo/calibration.jsonl] [--only NAME]...
+    .venv/bin/python bench/quantization_study.py --data ../shared/models/demo/eval [--calibrate models/demo-calibration.jsonl] [--only NAME]...
 """
 
 import argparse
@@ -59,7 +59,7 @@ def folder_of(work: pathlib.Path, flags: list[str], calibration: str) -> pathlib
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder with word.jsonl, tool.jsonl, retr1k.jsonl")
-    parser.add_argument("--calibrate", default=str(MODEL / "calibration.jsonl"))
+    parser.add_argument("--calibrate", default=str(ROOT / "models/demo-calibration.jsonl"))
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/ingot-study"))
     parser.add_argument("--sets", nargs="*", default=["word", "tool"])
     parser.add_argument("--only", action="append")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Calibration texts for the demo model, from the generators that made its training data.
 
-    tools/make_calibration_data.py TRAIN_DIR tests/golden/calibration/demo.jsonl
+    tools/make_calibration_data.py TRAIN_DIR models/demo-calibration.jsonl
 
 TRAIN_DIR holds gen.py and its word lists (models/demo/train of the shared folder). Each line is {"text": ...}: a whole rendered
 conversation with special tokens, as the model read them in training. The generators keep every problem whose content hashes to the

@@ -41,8 +41,9 @@ struct CalibrationOptions {
 
 // Decides every module that the recipe packs to MXFP4 and the data can reach; others (FP8 blocks) are rounded to nearest, here as in the
 // pipeline, so that later layers make up for them. The corrections keep their bytes in the work folder, not in memory.
-// Memory beside the mapped source: for one input of K columns 16 K^2 bytes (8 of sums, 8 of the factor being made; K = 6144: 600 MB), one
-// layer's packed weights, and one document's activations. Disk: 8 bytes a token and number of (hidden + heads * v), and the packed weights.
+// Memory beside the mapped source: for one input of K columns 24 K^2 bytes at most (8 of sums, 16 of the factor being made; K = 6144: 0.9
+// GB; K = 16384, the o_proj of GLM-5.2: 6.4 GB), max_statistics_bytes for experts, one layer's packed weights, one document's activations.
+// Disk: for every token 8 * (hidden + heads * v + index_topk) bytes, and the packed weights.
 // Errors: the source, the data (by line), the disk (by path), and moments that are not finite (by module).
 Result<std::unique_ptr<Corrections>> calibrate(const std::filesystem::path& source, const Recipe& recipe,
                                                const CalibrationOptions& options);
