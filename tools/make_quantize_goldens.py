@@ -117,7 +117,7 @@ def mxfp4(x, mode, weights):
             least = np.where(better, error, least)
             best = np.where(better, tried, best)
     codes, q, y = e2m1(x, best)
-    codes = codes | (x.view(np.uint32) >> 28 & 8).astype(np.uint8)
+    codes = np.where(codes == 0, 0, codes | (x.view(np.uint32) >> 28 & 8)).astype(np.uint8)  # no minus zero, as Quark
     packed = (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
     powers = np.where(best == 128, np.nan, np.ldexp(1.0, np.minimum(best, 127))).astype(np.float32)
     scales = powers.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)

@@ -29,7 +29,7 @@ uint8_t mxfp4_encode(float x, uint8_t scale) {
       break;
     }
   }
-  return static_cast<uint8_t>(sign | code);
+  return code == 0 ? 0 : static_cast<uint8_t>(sign | code);
 }
 
 void round_activations(float* x, int64_t rows, int64_t cols, ActivationFormat format) {

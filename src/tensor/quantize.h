@@ -15,6 +15,7 @@ namespace ingot::tensor {
 uint8_t mxfp4_scale_even(float amax);
 
 // The e2m1 code (0..15) of x / 2^(scale - 127): nearest, ties to the even code, saturating at +-6.
+// What rounds to zero is code 0 whatever its sign: Quark writes no minus zero (code 8).
 uint8_t mxfp4_encode(float x, uint8_t scale);
 
 // What a linear's input is rounded to before it meets a quantised weight.

@@ -228,8 +228,10 @@ inline int choose_scale(const Group& x, ScaleMode mode, const float* importance)
 
 // 32 codes as 16 bytes.
 inline void store_e2m1(const __m256i (&code)[4], const Group& x, uint8_t* out) {
-  const __m256i sign = _mm256_srli_epi16(pack_signs(x), 4);  // 0x80 to 8; nothing crosses a byte, the other bits are zero
-  const __m256i nibbles = _mm256_or_si256(pack_bytes(code), sign);
+  const __m256i magnitudes = pack_bytes(code);
+  // 0x80 to 8; nothing crosses a byte, the other bits are zero. No sign for zeros: Quark writes no minus zero.
+  const __m256i sign = _mm256_and_si256(_mm256_srli_epi16(pack_signs(x), 4), _mm256_cmpgt_epi8(magnitudes, _mm256_setzero_si256()));
+  const __m256i nibbles = _mm256_or_si256(magnitudes, sign);
   const __m256i pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));  // even byte + 16 * odd byte
   const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
   const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
