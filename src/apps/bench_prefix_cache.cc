@@ -163,18 +163,12 @@ int64_t PrefixTrace::pages_of_all(int64_t page_size) const {
 Result<PrefixTrace> read_prefix_trace(const std::string& path) {
   INGOT_ASSIGN(const std::string text, read_file(path, kMaxTraceBytes));
   TraceBuilder builder;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string place = fmt::format("{}:{}", path, number);
-    INGOT_ASSIGN(Json object, parse_json(line, place));
+  INGOT_TRY(for_each_json_line(text, path, [&](Json object, const std::string& place) -> Result<bool> {
     if (!object.is_object()) return fail("{}: not a JSON object", place);
-    INGOT_TRY(builder.add({.place = place, .object = std::move(object)}));
-  }
+    const auto added = builder.add({.place = place, .object = std::move(object)});
+    if (!added) return tl::unexpected(added.error());
+    return true;
+  }));
   if (builder.trace.requests.empty()) return fail("{}: no request in it", path);
   return std::move(builder.trace);
 }

@@ -12,7 +12,6 @@
 #include "base/file_map.h"
 #include "base/log.h"
 #include "serve/model_service.h"
-#include "text/chat_messages.h"
 
 namespace ingot::apps {
 namespace {
@@ -28,15 +27,12 @@ std::string string_of(const Json& line, const char* name) {
 }
 
 Result<std::string> render(const serve::ServedModel& model, const Json& line) {
-  if (!model.chat_template) return fail("`messages` need a chat template; the model has none");
-  INGOT_ASSIGN(Json messages, text::normalize_messages(line["messages"]));
-  Json context = model.defaults.special_tokens;
-  for (const char* name : {"enable_thinking", "reasoning_effort", "tools"})
-    if (line.contains(name) && !line[name].is_null()) context[name] = line[name];
+  INGOT_ASSIGN(const serve::ChatRequest request, chat_request_of(line, model));
   // A conversation that ends with the answer is whole; any other waits for one.
-  context["add_generation_prompt"] = messages.empty() || string_of(messages.back(), "role") != "assistant";
-  context["messages"] = std::move(messages);
-  return model.chat_template->render(context);
+  const bool waits = request.messages.empty() || string_of(request.messages.back(), "role") != "assistant";
+  auto text = serve::render_chat(model, request, waits);
+  if (!text) return fail("{}", text.error().message);
+  return std::move(*text);
 }
 
 Result<std::string> document_text(const serve::ServedModel& model, const Json& line) {

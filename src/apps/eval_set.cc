@@ -27,13 +27,6 @@ constexpr int64_t kPageSize = 64;
 // The longest answer that the published figures of the demo model allowed.
 int64_t answer_limit(const std::string& kind) { return kind == "word" ? 220 : kind == "tool" ? 260 : 60; }
 
-Result<tensor::DType> cache_dtype(const std::string& name) {
-  if (name == "auto" || name == "bf16") return tensor::DType::bf16;
-  if (name == "fp8_e4m3") return tensor::DType::f8_e4m3;
-  if (name == "f32") return tensor::DType::f32;
-  return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", name);
-}
-
 std::string text_of(const Json& task, const char* name) {
   const auto it = task.find(name);
   return it != task.end() && it->is_string() ? it->get<std::string>() : std::string();
@@ -54,19 +47,11 @@ Result<Task> make_task(const Json& line, size_t number, const EvalSetOptions& op
   task.id = text_of(line, "id");
   if (task.id.empty()) task.id = fmt::format("line {}", number + 1);
   task.kind = text_of(line, "kind");
-  Json body = Json::object();
-  body["messages"] = line.value("messages", Json());
-  if (line.contains("tools") && !line["tools"].is_null()) body["tools"] = line["tools"];
-  Json kwargs = Json::object();
-  for (const char* name : {"enable_thinking", "reasoning_effort"})
-    if (line.contains(name) && !line[name].is_null()) kwargs[name] = line[name];
-  if (!kwargs.empty()) body["chat_template_kwargs"] = kwargs;
-  body["temperature"] = 0;
-  auto request = serve::parse_chat_request(body, model.defaults);
-  if (!request) return fail("{} {}: {}: {}", options.data.string(), task.id, request.error().param, request.error().message);
+  const auto request = chat_request_of(line, model);
+  if (!request) return fail("{} {}: {}", options.data.string(), task.id, request.error().message);
   auto prompt = serve::make_chat_prompt(model, *request);
   if (!prompt) return fail("{} {}: {}", options.data.string(), task.id, prompt.error().message);
-  task.tools = std::move(request->tools);
+  task.tools = request->tools;
   task.prompt = std::move(prompt->tokens);
   task.starts_in_reasoning = prompt->starts_in_reasoning;
   task.max_tokens = options.max_tokens > 0 ? options.max_tokens : answer_limit(task.kind);
@@ -78,7 +63,7 @@ Result<Task> make_task(const Json& line, size_t number, const EvalSetOptions& op
 // The real scheduler and engine around the model; the cache is made for `batch` of the longest task.
 Result<serve::ModelService> make_service(const EvalSetOptions& options, std::shared_ptr<serve::ServedModel> served,
                                          const spec::ModelConfig& config, int64_t longest, size_t num_tasks) {
-  INGOT_ASSIGN(const tensor::DType dtype, cache_dtype(options.kv_cache_dtype));
+  INGOT_ASSIGN(const serve::CacheType type, serve::parse_cache_type(options.kv_cache_dtype));
   INGOT_ASSIGN(const tensor::ActivationFormat activations, parse_activations(options.activations));
   serve::ServiceOptions service;
   service.model = options.model;
@@ -87,14 +72,14 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   service.max_queued_requests = static_cast<int64_t>(num_tasks);
   serve::CacheShape cache;
   cache.num_pages = options.batch * ((longest + kPageSize - 1) / kPageSize);
-  cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, dtype);
+  cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, type.dtype);
   cache.context_length = served->defaults.context_length;
-  cache.dtype = options.kv_cache_dtype == "auto" ? "bf16" : options.kv_cache_dtype;
+  cache.dtype = type.name;
   return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<std::unique_ptr<exec::Runner>> {
     model::GlmOptions glm_options;
     glm_options.activations = activations;
     INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options));
-    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = dtype, .num_pages = cache.num_pages, .page_size = kPageSize}));
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = type.dtype, .num_pages = cache.num_pages, .page_size = kPageSize}));
     return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
                                              std::make_shared<ThreadPool>(options.threads));
   });
@@ -300,21 +285,27 @@ Result<tensor::ActivationFormat> parse_activations(std::string_view name) {
   return fail_hint("use f32, fp8 or mxfp4", "--activations {} is unknown", name);
 }
 
+Result<serve::ChatRequest> chat_request_of(const Json& line, const serve::ServedModel& model) {
+  Json body = Json::object();
+  body["messages"] = line.value("messages", Json());
+  if (line.contains("tools") && !line["tools"].is_null()) body["tools"] = line["tools"];
+  Json kwargs = Json::object();
+  for (const char* name : {"enable_thinking", "reasoning_effort"})
+    if (line.contains(name) && !line[name].is_null()) kwargs[name] = line[name];
+  if (!kwargs.empty()) body["chat_template_kwargs"] = kwargs;
+  auto request = serve::parse_chat_request(body, model.defaults);
+  if (!request) return fail("{}: {}", request.error().param, request.error().message);
+  return std::move(*request);
+}
+
 Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int64_t limit) {
   INGOT_ASSIGN(const std::string text, read_file(path, kMaxFile));
   std::vector<Json> lines;
-  int64_t number = 0;
-  for (size_t at = 0; at < text.size() && (limit == 0 || static_cast<int64_t>(lines.size()) < limit);) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{} line {}", path.string(), number);
-    INGOT_ASSIGN(Json json, parse_json(line, where));
-    if (!json.is_object()) return fail("{}: expected a JSON object", where);
-    lines.push_back(std::move(json));
-  }
+  INGOT_TRY(for_each_json_line(text, path.string(), [&](Json line, const std::string& where) -> Result<bool> {
+    if (!line.is_object()) return fail("{}: expected a JSON object", where);
+    lines.push_back(std::move(line));
+    return limit == 0 || static_cast<int64_t>(lines.size()) < limit;
+  }));
   return lines;
 }
 

@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "quant/statistics.h"
+#include "serve/openai_api.h"
 #include "tensor/quantize.h"
 #include "text/tokenizer.h"
 
@@ -42,6 +43,8 @@ int run_eval_set(const EvalSetOptions& options);
 
 // f32, fp8 or mxfp4. Errors name the flag.
 Result<tensor::ActivationFormat> parse_activations(std::string_view name);
+// The conversation of a line (messages, tools, enable_thinking, reasoning_effort) as a client would ask for it. Errors name the field.
+Result<serve::ChatRequest> chat_request_of(const Json& line, const serve::ServedModel& model);
 // The objects of a file with one a line. Errors name file and line.
 Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int64_t limit);
 

@@ -108,7 +108,7 @@ TEST(ReadJsonLines, NamesTheLineAndStopsAtTheLimit) {
   const auto path = dir.path() / "tasks.jsonl";
   std::ofstream(path) << "{\"a\": 1}\n\n{\"a\": 2}\nnonsense";
   EXPECT_EQ(read_json_lines(path, 2).value().size(), 2u);
-  EXPECT_THAT(read_json_lines(path, 0).error().text(), HasSubstr("line 4"));
+  EXPECT_THAT(read_json_lines(path, 0).error().text(), HasSubstr("tasks.jsonl:4"));
   EXPECT_THAT(read_json_lines(dir.path() / "none", 0).error().text(), HasSubstr("none"));
   EXPECT_THAT(parse_activations("int4").error().text(), HasSubstr("mxfp4"));
 }

@@ -1,16 +1,15 @@
 #include "apps/inspect.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <regex>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "spec/module_pattern.h"
 #include "tensor/linear.h"
 
 namespace ingot::apps {
@@ -102,26 +101,15 @@ class Excludes {
  public:
   explicit Excludes(const std::vector<std::string>& patterns) {
     for (const auto& pattern : patterns) {
-      Pattern p{pattern, Form::exact, std::nullopt, 0};
-      if (pattern.starts_with("re:")) {
-        p.form = Form::regex;
-        try {
-          p.regex.emplace(pattern.substr(3), std::regex::ECMAScript | std::regex::optimize);
-        } catch (const std::regex_error&) {
-          p.regex.reset();  // matches nothing, and is reported so
-        }
-      } else if (pattern.find_first_of("*?[") != std::string::npos) {
-        p.form = Form::glob;
-      } else {
-        exact_[pattern] = patterns_.size();
-      }
-      patterns_.push_back(std::move(p));
+      auto parsed = spec::ModulePattern::parse(pattern);
+      patterns_.push_back({pattern, parsed ? std::optional(std::move(*parsed)) : std::nullopt, 0});  // a faulty one matches nothing
+      if (patterns_.back().is(Form::name)) exact_[pattern] = patterns_.size() - 1;
     }
   }
 
   bool matches(const std::string& module) {
     bool any = false;
-    // Exact names cover a module and everything below it: "model.layers.3.mlp" excludes its projections.
+    // A list has thousands of names, a checkpoint tens of thousands of modules: names are looked up from the module upwards.
     for (size_t end = module.size(); end != std::string::npos && end > 0; end = module.rfind('.', end - 1)) {
       const auto it = exact_.find(module.substr(0, end));
       if (it != exact_.end()) {
@@ -130,9 +118,7 @@ class Excludes {
       }
     }
     for (auto& p : patterns_) {
-      const bool hit = p.form == Form::glob ? fnmatch(p.text.c_str(), module.c_str(), 0) == 0
-                                            : p.form == Form::regex && p.regex &&
-                                                  std::regex_search(module, *p.regex, std::regex_constants::match_continuous);
+      const bool hit = p.pattern && !p.is(Form::name) && p.pattern->matches(module);
       p.hits += hit ? 1 : 0;
       any |= hit;
     }
@@ -142,18 +128,18 @@ class Excludes {
   void fill(InspectReport& report) const {
     report.num_excludes = static_cast<int64_t>(patterns_.size());
     for (const auto& p : patterns_) {
-      ++report.excludes_by_form[p.form == Form::exact ? "exact" : p.form == Form::glob ? "glob" : "regex"];
+      ++report.excludes_by_form[p.is(Form::name) ? "exact" : p.is(Form::glob) ? "glob" : "regex"];
       if (p.hits == 0) report.excludes_without_match.push_back(p.text);
     }
   }
 
  private:
-  enum class Form : uint8_t { exact, glob, regex };
+  using Form = spec::ModulePattern::Form;
   struct Pattern {
     std::string text;
-    Form form;
-    std::optional<std::regex> regex;
+    std::optional<spec::ModulePattern> pattern;  // none: faulty
     int64_t hits;
+    bool is(Form form) const { return pattern && pattern->form() == form; }
   };
   std::vector<Pattern> patterns_;
   std::unordered_map<std::string, size_t> exact_;

@@ -1,10 +1,14 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
+#include "base/file_io.h"
 #include "base/file_map.h"
 #include "base/json.h"
 #include "base/queue.h"
@@ -71,6 +75,38 @@ TEST(Json, duplicate_keys_are_refused_where_asked) {
   ASSERT_FALSE(result);
   EXPECT_NE(result.error().message.find("duplicate key \"b\""), std::string::npos);
   EXPECT_TRUE(parse_json(R"([{"b":1},{"b":1}])", "x", {.reject_duplicate_keys = true}));
+}
+
+TEST(Json, lines_are_numbered_from_one_and_empty_ones_count) {
+  std::vector<std::string> seen;
+  const auto visit = [&](const Json& line, const std::string& where) -> Result<bool> {
+    seen.push_back(where + " " + line.dump());
+    return line != 3;
+  };
+  ASSERT_TRUE(for_each_json_line("1\n\n \r\n2\n3\nnot read", "f", visit));
+  EXPECT_EQ(seen, (std::vector<std::string>{"f:1 1", "f:4 2", "f:5 3"}));
+  const auto bad = for_each_json_line("1\n{", "f", visit);
+  ASSERT_FALSE(bad);
+  EXPECT_NE(bad.error().message.find("f:2"), std::string::npos) << bad.error().message;
+  EXPECT_FALSE(for_each_json_line("1", "f", [](const Json&, const std::string&) -> Result<bool> { return fail("no"); }));
+}
+
+TEST(FileIo, a_read_behind_the_end_and_a_full_device_are_told) {
+  const int file = ::memfd_create("t", 0);
+  ASSERT_GE(file, 0);
+  const std::string text(100'000, 'x');
+  EXPECT_EQ(write_fully(file, text.data(), text.size()), 0);
+  EXPECT_EQ(write_fully_at(file, "abc", 3, 50'000), 0);
+  std::string back(3, ' ');
+  EXPECT_EQ(read_fully_at(file, back.data(), 3, 50'000), 0);
+  EXPECT_EQ(back, "abc");
+  EXPECT_EQ(read_fully_at(file, back.data(), 3, text.size() - 2), kEndOfFile);
+  ::close(file);
+  EXPECT_EQ(read_fully_at(file, back.data(), 3, 0), EBADF);
+  const int full = ::open("/dev/full", O_WRONLY);
+  ASSERT_GE(full, 0);
+  EXPECT_EQ(write_fully(full, text.data(), text.size()), ENOSPC);
+  ::close(full);
 }
 
 TEST(Json, key_order_is_kept) { EXPECT_EQ(parse_json(R"({"z":1,"a":2})", "x")->dump(), R"({"z":1,"a":2})"); }

@@ -78,4 +78,21 @@ Result<Json> parse_json(std::string_view text, std::string_view what, const Json
   return root;
 }
 
+Result<> for_each_json_line(std::string_view text, std::string_view name,
+                            const std::function<Result<bool>(Json line, const std::string& where)>& visit) {
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{}:{}", name, number);
+    INGOT_ASSIGN(Json json, parse_json(line, where));
+    INGOT_ASSIGN(const bool goes_on, visit(std::move(json), where));
+    if (!goes_on) return {};
+  }
+  return {};
+}
+
 }  // namespace ingot

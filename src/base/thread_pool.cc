@@ -19,9 +19,10 @@ int usable_processors() {
 
 }  // namespace
 
+int ThreadPool::threads_of(int num_threads) { return num_threads > 0 ? num_threads : usable_processors(); }
+
 ThreadPool::ThreadPool(int num_threads) {
-  if (num_threads <= 0) num_threads = usable_processors();
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker_main(); });
+  for (int i = 1, count = threads_of(num_threads); i < count; ++i) workers_.emplace_back([this] { worker_main(); });
 }
 
 ThreadPool::~ThreadPool() {

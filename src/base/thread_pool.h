@@ -16,6 +16,8 @@ class ThreadPool {
  public:
   // `num_threads` counts the caller; 0 means one per processor this process may use.
   explicit ThreadPool(int num_threads = 0);
+  // How many that makes.
+  static int threads_of(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -28,6 +28,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_io.h"
 #include "base/file_map.h"
 #include "base/log.h"
 #include "tensor/checkpoint.h"
@@ -83,33 +84,6 @@ class Fd {
  private:
   int fd_;
 };
-
-// False on an error (errno) or when the file ends before (errno 0).
-bool read_fully(int fd, void* to, size_t bytes, size_t offset) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t n = ::pread(fd, at, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n == 0) errno = 0;
-    if (n <= 0) return false;
-    at += n;
-    offset += static_cast<size_t>(n);
-    bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-bool write_fully(int fd, const void* from, size_t bytes) {
-  const auto* at = static_cast<const char*>(from);
-  while (bytes > 0) {
-    const ssize_t n = ::write(fd, at, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    at += n;
-    bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
 
 // The mtime is the age of a page after a restart. The time of day is given explicitly: what the kernel sets by itself moves in steps of
 // milliseconds. Best effort: a file of another user keeps its age.
@@ -197,7 +171,8 @@ class PageFiles {
       return refuse(State::damaged, fmt::format("it has {} bytes, expected {}", info.st_size, file_bytes()));
 
     FileHeader& header = opened.header;
-    if (!read_fully(opened.fd.get(), &header, sizeof(header), 0)) return refuse(State::damaged, cut_or_error());
+    if (const int error = read_fully_at(opened.fd.get(), &header, sizeof(header), 0); error != 0)
+      return refuse(State::damaged, cut_or_error(error));
     if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return refuse(State::damaged, "it does not begin as a page does");
     if (header.version != kPageFileVersion)
       return refuse(State::damaged, fmt::format("its version is {}, expected {}", header.version, kPageFileVersion));
@@ -220,10 +195,9 @@ class PageFiles {
     auto page = std::make_shared<PageBytes>(page_bytes_);
     const size_t tokens_at = sizeof(FileHeader);
     const size_t page_at = tokens_at + page_size_ * sizeof(int32_t);
-    if (!read_fully(opened.fd.get(), found.data(), page_size_ * sizeof(int32_t), tokens_at) ||
-        !read_fully(opened.fd.get(), page->data(), page_bytes_, page_at)) {
-      return {State::damaged, cut_or_error(), nullptr};
-    }
+    int error = read_fully_at(opened.fd.get(), found.data(), page_size_ * sizeof(int32_t), tokens_at);
+    if (error == 0) error = read_fully_at(opened.fd.get(), page->data(), page_bytes_, page_at);
+    if (error != 0) return {State::damaged, cut_or_error(error), nullptr};
     if (checksum_of(opened.header, found, *page) != opened.header.checksum) return {State::damaged, "its checksum is wrong", nullptr};
     if (!std::equal(found.begin(), found.end(), tokens.begin(), tokens.end())) return {State::other_tokens, "it has other tokens", nullptr};
     return {State::good, {}, std::move(page)};
@@ -257,8 +231,11 @@ class PageFiles {
     // exist they may take it away: then the rename fails and the page is lost, no more.
     ::flock(fd.get(), LOCK_EX | LOCK_NB);
 
-    bool written = write_fully(fd.get(), &header, sizeof(header)) && write_fully(fd.get(), tokens.data(), tokens.size_bytes()) &&
-                   write_fully(fd.get(), page.data(), page.size());
+    int error = write_fully(fd.get(), &header, sizeof(header));
+    if (error == 0) error = write_fully(fd.get(), tokens.data(), tokens.size_bytes());
+    if (error == 0) error = write_fully(fd.get(), page.data(), page.size());
+    bool written = error == 0;
+    errno = error;
     if (written) touch(fd.get());
     written = written && fd.close() && std::rename(temp.c_str(), final_path.c_str()) == 0;
     if (written) return {};
@@ -284,7 +261,9 @@ class PageFiles {
   }
 
  private:
-  static std::string cut_or_error() { return errno == 0 ? "it was cut while being read" : errno_text(); }
+  static std::string cut_or_error(int error) {
+    return error == kEndOfFile ? "it was cut while being read" : std::generic_category().message(error);
+  }
 
   const fs::path root_;
   const uint64_t identity_;

@@ -18,11 +18,12 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sched/host_page.h"
 #include "sched/page_key.h"
 
 namespace ingot::exec {
 
-using PageBytes = std::vector<std::byte>;
+using sched::PageBytes;
 
 // Part of model_identity(): files of another version lie in another folder.
 inline constexpr uint32_t kPageFileVersion = 1;

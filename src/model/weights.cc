@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "spec/tensor_inventory.h"
 #include "tensor/linear.h"
 
 namespace ingot::model {
@@ -15,9 +16,6 @@ namespace {
 using tensor::Checkpoint;
 using tensor::DType;
 using tensor::WeightFormat;
-
-// The layers of the main model and of MTP are named under one of these; multimodal re-exports add the second form.
-constexpr std::string_view kPrefixes[] = {"model.", "model.language_model.", "language_model.model."};
 
 // Looks tensors up by name, remembers which were taken, and collects what is wrong, so that one message tells all of it.
 class Binder {
@@ -210,8 +208,8 @@ void Binder::list_unused(Weights& weights) const {
 }
 
 Result<Weights> Binder::bind() {
-  prefix_ = kPrefixes[0];
-  for (const std::string_view prefix : kPrefixes)
+  prefix_ = spec::kModelPrefixes[0];
+  for (const std::string_view prefix : spec::kModelPrefixes)
     if (has(fmt::format("{}embed_tokens.weight", prefix))) prefix_ = prefix;
   Weights w;
   w.embed = table(prefix_ + "embed_tokens.weight", config_.vocab_size, config_.hidden_size);

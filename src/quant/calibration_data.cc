@@ -23,8 +23,7 @@ Result<std::vector<int32_t>> parse_tokens(const Json& list, const std::string& w
   return tokens;
 }
 
-Result<std::vector<int32_t>> parse_line(std::string_view line, const std::string& where, const Tokenize& tokenize, int64_t vocab_size) {
-  INGOT_ASSIGN(const Json json, parse_json(line, where));
+Result<std::vector<int32_t>> parse_line(const Json& json, const std::string& where, const Tokenize& tokenize, int64_t vocab_size) {
   if (!json.is_object() || json.contains("text") == json.contains("tokens"))
     return fail(R"({}: expected an object with either "text" or "tokens")", where);
   if (json.contains("tokens")) return parse_tokens(json["tokens"], where, vocab_size);
@@ -43,19 +42,13 @@ Result<std::vector<std::vector<int32_t>>> load_calibration_data(const std::files
   INGOT_ASSIGN(const FileMap map, FileMap::open(file));
   const std::string_view all(reinterpret_cast<const char*>(map.bytes().data()), map.size());
   std::vector<std::vector<int32_t>> documents;
-  size_t number = 0;
-  for (size_t begin = 0; begin < all.size();) {
-    const size_t end = std::min(all.find('\n', begin), all.size());
-    const std::string_view line = all.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", file.string(), number);
+  INGOT_TRY(for_each_json_line(all, file.string(), [&](const Json& line, const std::string& where) -> Result<bool> {
     INGOT_ASSIGN(std::vector<int32_t> tokens, parse_line(line, where, tokenize, options.vocab_size));
     if (tokens.size() < 2) return fail("{}: {} tokens; a document has at least 2", where, tokens.size());
     tokens.resize(std::min(tokens.size(), static_cast<size_t>(options.max_document_tokens)));
     documents.push_back(std::move(tokens));
-  }
+    return true;
+  }));
   if (documents.empty()) return fail("{}: no calibration documents", file.string());
 
   // A shuffled order, of which the documents that fit are kept; a document that does not fit leaves room for a shorter one.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/file_io.h"
 #include "tensor/dtype.h"
 #include "tensor/linear.h"
 
@@ -58,18 +59,12 @@ SourceFiles::~SourceFiles() {
 
 Result<> SourceFiles::read(const tensor::TensorInfo& tensor, uint64_t begin, uint64_t bytes, void* out) const {
   const File& file = files_[static_cast<size_t>(tensor.shard)];
-  auto* to = static_cast<uint8_t*>(out);
-  uint64_t at = tensor.offset + begin;
-  while (bytes > 0) {
-    const ssize_t n = ::pread(file.fd, to, bytes, static_cast<off_t>(at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail("tensor {}: cannot read {} at byte {}: {}", tensor.name, file.path.string(), at, std::strerror(errno));
-    if (n == 0)
-      return fail_hint("the file was cut while it was read", "tensor {}: {} ends at byte {}", tensor.name, file.path.string(), at);
-    to += n;
-    at += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
+  const uint64_t at = tensor.offset + begin;
+  const int error = read_fully_at(file.fd, out, bytes, at);
+  if (error == kEndOfFile)
+    return fail_hint("the file was cut while it was read", "tensor {}: {} ends before byte {}", tensor.name, file.path.string(),
+                     at + bytes);
+  if (error != 0) return fail("tensor {}: cannot read {} at byte {}: {}", tensor.name, file.path.string(), at, std::strerror(error));
   return {};
 }
 

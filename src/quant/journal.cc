@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/file_io.h"
 #include "base/file_map.h"
 #include "quant/shard_writer.h"
 
@@ -106,17 +107,10 @@ Result<> Journal::append_line(const Json& line) {
   const std::string text = line.dump() + "\n";
   struct stat before {};
   if (::fstat(fd_, &before) != 0) return write_failure(path(), "write", errno);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      // A part of a line must not stand before the next one.
-      if (::ftruncate(fd_, before.st_size) != 0) return write_failure(path(), "repair", errno);
-      return write_failure(path(), "write", error);
-    }
-    done += static_cast<size_t>(n);
+  if (const int error = write_fully(fd_, text.data(), text.size()); error != 0) {
+    // A part of a line must not stand before the next one.
+    if (::ftruncate(fd_, before.st_size) != 0) return write_failure(path(), "repair", errno);
+    return write_failure(path(), "write", error);
   }
   if (::fsync(fd_) != 0) return write_failure(path(), "write", errno);
   return {};

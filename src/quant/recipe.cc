@@ -1,58 +1,32 @@
 #include "quant/recipe.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <unordered_set>
 
 #include "base/file_map.h"
+#include "spec/module_pattern.h"
 #include "tensor/linear.h"
 
 namespace ingot::quant {
 namespace {
 
+using spec::ModulePattern;
 using spec::TensorKind;
 using tensor::ScaleMode;
 using tensor::WeightFormat;
 
 constexpr size_t kMaxRecipeBytes = 16 << 20;
 
-// A module name with all that is below it, a glob, or "re:" and a regular expression.
-class Pattern {
- public:
-  static Result<Pattern> parse(const std::string& text, const std::string& where) {
-    Pattern p;
-    p.text_ = text;
-    if (text.empty()) return fail("{}: the pattern is empty", where);
-    if (text.starts_with("re:")) {
-      try {
-        p.regex_.emplace(text.substr(3), std::regex::ECMAScript | std::regex::optimize);
-      } catch (const std::regex_error& e) {
-        return fail("{}: \"{}\" is not a valid regular expression: {}", where, text.substr(3), e.what());
-      }
-    } else {
-      p.is_glob_ = text.find_first_of("*?[") != std::string::npos;
-    }
-    return p;
-  }
-
-  bool matches(const std::string& module) const {
-    if (regex_) return std::regex_search(module, *regex_, std::regex_constants::match_continuous);
-    if (is_glob_) return fnmatch(text_.c_str(), module.c_str(), 0) == 0;
-    return module.starts_with(text_) && (module.size() == text_.size() || module[text_.size()] == '.');
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  std::optional<std::regex> regex_;
-  bool is_glob_ = false;
-};
+Result<ModulePattern> parse_pattern(const std::string& text, const std::string& where) {
+  auto pattern = ModulePattern::parse(text);
+  if (!pattern) return fail("{}: {}", where, pattern.error().message);
+  return pattern;
+}
 
 // "mxfp4", "fp8-block" or "keep", which is bf16: copied as it is.
 Result<WeightFormat> parse_format(const std::string& text, const std::string& where) {
@@ -79,7 +53,7 @@ bool in_amd(const Module& m, const spec::ModelConfig& config) {
 }
 
 struct Rule {
-  Pattern pattern;
+  ModulePattern pattern;
   WeightFormat format;
 };
 
@@ -116,7 +90,7 @@ Result<RecipeFile> read_recipe_file(const RecipeOptions& options, std::optional<
     if (!rule.is_object() || rule.size() != 2 || !rule.contains("match") || !rule.contains("format") || !rule["match"].is_string() ||
         !rule["format"].is_string())
       return fail("{} must be {{\"match\": pattern, \"format\": format}}", where);
-    INGOT_ASSIGN(Pattern pattern, Pattern::parse(rule["match"].get<std::string>(), where));
+    INGOT_ASSIGN(ModulePattern pattern, parse_pattern(rule["match"].get<std::string>(), where));
     INGOT_ASSIGN(const WeightFormat format, parse_format(rule["format"].get<std::string>(), where));
     out.rules.push_back({std::move(pattern), format});
   }
@@ -270,18 +244,9 @@ Json fp8_config(const Recipe& recipe, const std::vector<Module>& modules, const 
 
 }  // namespace
 
-std::string canonical_name(std::string_view name) {
-  for (const auto& [from, to] : {std::pair<std::string_view, std::string_view>{"model.language_model.", "model."},
-                                 {"language_model.model.", "model."},
-                                 {"language_model.", ""}}) {
-    if (name.starts_with(from)) return std::string(to) + std::string(name.substr(from.size()));
-  }
-  return std::string(name);
-}
-
 Result<std::vector<Module>> find_modules(const tensor::Checkpoint& checkpoint, const spec::ModelConfig& config) {
   std::unordered_map<std::string, const std::string*> stored;  // inventory name -> name in the checkpoint
-  for (const auto& t : checkpoint.tensors()) stored.emplace(canonical_name(t.name), &t.name);
+  for (const auto& t : checkpoint.tensors()) stored.emplace(spec::canonical_name(t.name), &t.name);
   std::vector<Module> out;
   for (const spec::ExpectedTensor& t : spec::expected_tensors(config)) {
     if (!t.is_linear) continue;
@@ -317,9 +282,9 @@ Result<Recipe> make_recipe(const RecipeOptions& options, const spec::ModelConfig
     INGOT_ASSIGN(file, read_recipe_file(options, scheme));
   }
 
-  std::vector<Pattern> excludes;
+  std::vector<ModulePattern> excludes;
   for (const std::string& text : options.excludes) {
-    INGOT_ASSIGN(Pattern pattern, Pattern::parse(text, "--exclude"));
+    INGOT_ASSIGN(ModulePattern pattern, parse_pattern(text, "--exclude"));
     excludes.push_back(std::move(pattern));
   }
   std::vector<int64_t> exclude_hits(excludes.size()), rule_hits(file.rules.size()), rule_refused(file.rules.size());

@@ -27,9 +27,6 @@ struct Module {
   tensor::WeightFormat source = tensor::WeightFormat::bf16;
 };
 
-// The name that spec/tensor_inventory.h has for a tensor or module: multimodal re-exports put "language_model." into it.
-std::string canonical_name(std::string_view name);
-
 // Every linear of the architecture that the checkpoint holds, in the inventory's order (top level, then by layer). Errors: a linear that is
 // not two-dimensional, of a dtype no format has, or without its scales, by name.
 Result<std::vector<Module>> find_modules(const tensor::Checkpoint& checkpoint, const spec::ModelConfig& config);

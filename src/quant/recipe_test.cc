@@ -211,10 +211,10 @@ TEST(Recipe, PackedSourcesAreKeptOrRefused) {
 }
 
 TEST(Recipe, MultimodalNamesAreTheSameModules) {
-  EXPECT_EQ(canonical_name("model.language_model.layers.3.mlp.gate"), "model.layers.3.mlp.gate");
-  EXPECT_EQ(canonical_name("language_model.model.norm.weight"), "model.norm.weight");
-  EXPECT_EQ(canonical_name("language_model.lm_head"), "lm_head");
-  EXPECT_EQ(canonical_name("model.layers.3.mlp.gate"), "model.layers.3.mlp.gate");
+  EXPECT_EQ(spec::canonical_name("model.language_model.layers.3.mlp.gate"), "model.layers.3.mlp.gate");
+  EXPECT_EQ(spec::canonical_name("language_model.model.norm.weight"), "model.norm.weight");
+  EXPECT_EQ(spec::canonical_name("language_model.lm_head"), "lm_head");
+  EXPECT_EQ(spec::canonical_name("model.layers.3.mlp.gate"), "model.layers.3.mlp.gate");
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/file_io.h"
+
 namespace ingot::quant {
 
 Result<ScratchFile> ScratchFile::create(const std::filesystem::path& folder) {
@@ -34,23 +36,15 @@ ScratchFile::~ScratchFile() {
 }
 
 Result<> ScratchFile::read(uint64_t offset, uint64_t bytes, void* out) const {
-  for (uint64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pread(fd_, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail("{}: cannot read a scratch file: {}", folder_.string(), std::strerror(errno));
-    if (n == 0) return fail("{}: a scratch file ends at byte {}, before {}", folder_.string(), offset + done, offset + bytes);
-    done += static_cast<uint64_t>(n);
-  }
+  const int error = read_fully_at(fd_, out, bytes, offset);
+  if (error == kEndOfFile) return fail("{}: a scratch file ends before byte {}", folder_.string(), offset + bytes);
+  if (error != 0) return fail("{}: cannot read a scratch file: {}", folder_.string(), std::strerror(error));
   return {};
 }
 
 Result<> ScratchFile::write(uint64_t offset, uint64_t bytes, const void* from) {
-  for (uint64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pwrite(fd_, static_cast<const char*>(from) + done, bytes - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail("{}: cannot write a scratch file: {}", folder_.string(), std::strerror(errno));
-    done += static_cast<uint64_t>(n);
-  }
+  if (const int error = write_fully_at(fd_, from, bytes, offset); error != 0)
+    return fail("{}: cannot write a scratch file: {}", folder_.string(), std::strerror(error));
   return {};
 }
 

@@ -9,20 +9,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file_io.h"
+
 namespace ingot::quant {
 namespace {
 
 namespace fs = std::filesystem;
 
 Result<> write_all(int fd, const fs::path& path, uint64_t offset, const uint8_t* data, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::pwrite(fd, data, size, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return write_failure(path, "write", errno);
-    data += n;
-    offset += static_cast<uint64_t>(n);
-    size -= static_cast<size_t>(n);
-  }
+  if (const int error = write_fully_at(fd, data, size, offset); error != 0) return write_failure(path, "write", error);
   return {};
 }
 
@@ -141,13 +136,7 @@ Result<uint64_t> digest_shard_file(const fs::path& folder, const Plan& plan, con
   std::vector<uint8_t> buffer;
   const auto read = [&](uint64_t offset, uint64_t bytes) {
     buffer.resize(bytes);
-    for (size_t done = 0; done < bytes;) {
-      const ssize_t n = ::pread(fd, buffer.data() + done, bytes - done, static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return false;
-      done += static_cast<size_t>(n);
-    }
-    return true;
+    return read_fully_at(fd, buffer.data(), bytes, offset) == 0;
   };
   std::vector<BandDigest> digests;
   bool good = ::fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == shard.bytes && read(0, shard.header.size());

@@ -2,20 +2,15 @@
 // scheduler.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "sched/host_page.h"
 #include "sched/page_key.h"
 #include "sched/request.h"
 
 namespace ingot::sched {
-
-// One page of the cache in host memory: latents and index keys of all layers, as the runner lays them out.
-using PageBytes = std::vector<std::byte>;
-using HostPage = std::shared_ptr<PageBytes>;
 
 // Device page to host memory. The runner sizes and fills `to`.
 struct PageSave {

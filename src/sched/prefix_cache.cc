@@ -142,7 +142,6 @@ PrefixCache::Node* PrefixCache::add(Node* parent, PageKey key, std::span<const i
   node->depth = parent->depth + 1;
   node->index_in_parent = parent->children.size();
   parent->children.push_back(node);
-  ++version_;
   return node;
 }
 
@@ -199,7 +198,6 @@ void PrefixCache::remove_subtree(Node* node) {
   siblings[node->index_in_parent] = siblings.back();
   siblings[node->index_in_parent]->index_in_parent = node->index_in_parent;
   siblings.pop_back();
-  ++version_;
   nodes_.erase(node->key);
 }
 

@@ -97,7 +97,6 @@ class PrefixCache {
   int64_t num_device_pages() const { return num_device_; }  // locked or not
   int64_t num_host_pages() const { return num_host_; }
   int64_t num_evicted() const { return num_evicted_; }
-  uint64_t version() const { return version_; }  // changes whenever a node comes or goes
 
   // All device pages of the cache, for the pool's verify().
   std::vector<int32_t> device_pages() const;
@@ -132,7 +131,6 @@ class PrefixCache {
   int64_t num_device_ = 0;
   int64_t num_host_ = 0;
   int64_t num_evicted_ = 0;
-  uint64_t version_ = 0;
 };
 
 }  // namespace ingot::sched

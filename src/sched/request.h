@@ -1,13 +1,14 @@
 // What a client asked for, typed and validated: immutable from here on.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "sched/host_page.h"
 
 namespace ingot::sched {
 
@@ -70,7 +71,7 @@ using EventSink = std::function<void(TokenEvent)>;
 // A page of the prompt that the disk tier had: `page` follows on the pages before it.
 struct FetchedPage {
   int64_t index = 0;  // it holds prompt tokens [index * page_size, (index + 1) * page_size)
-  std::shared_ptr<std::vector<std::byte>> bytes;
+  HostPage bytes;
 };
 
 struct Request {

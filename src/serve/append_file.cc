@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file_io.h"
+
 namespace ingot::serve {
 
 namespace {
@@ -34,14 +36,8 @@ AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
 }
 
 Result<> AppendFile::write(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd_, text.data(), text.size());
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return fail("cannot write to {}: {}", path_.string(), reason());
-    }
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+  errno = write_fully(fd_, text.data(), text.size());
+  if (errno != 0) return fail("cannot write to {}: {}", path_.string(), reason());
   return {};
 }
 

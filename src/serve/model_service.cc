@@ -21,13 +21,6 @@ constexpr int64_t kMaxPageSize = 4096;
 constexpr int64_t kDefaultContexts = 4;
 constexpr double kGigabyte = 1e9;
 
-Result<tensor::DType> cache_dtype(const std::string& name) {
-  if (name == "auto" || name == "bf16") return tensor::DType::bf16;
-  if (name == "fp8_e4m3") return tensor::DType::f8_e4m3;
-  if (name == "f32") return tensor::DType::f32;
-  return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", name);
-}
-
 Result<> check_range(const char* flag, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return {};
   return fail("{} {} is out of range: expected {} to {}", flag, value, min, max);
@@ -148,6 +141,13 @@ Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelCon
 }
 }  // namespace
 
+Result<CacheType> parse_cache_type(const std::string& flag) {
+  if (flag == "auto" || flag == "bf16") return CacheType{tensor::DType::bf16, "bf16"};
+  if (flag == "fp8_e4m3") return CacheType{tensor::DType::f8_e4m3, flag};
+  if (flag == "f32") return CacheType{tensor::DType::f32, flag};
+  return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", flag);
+}
+
 Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options) {
   INGOT_TRY(check_flags(options));
   std::error_code ec;
@@ -180,17 +180,17 @@ Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& opt
 
 Result<ModelService> load_service(const ServiceOptions& options) {
   const auto started = std::chrono::steady_clock::now();
-  INGOT_ASSIGN(const tensor::DType dtype, cache_dtype(options.kv_cache_dtype));
+  INGOT_ASSIGN(const CacheType type, parse_cache_type(options.kv_cache_dtype));
   INGOT_ASSIGN(const std::shared_ptr<ServedModel> served, load_served_model(options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
-  const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, dtype);
+  const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, type.dtype);
   INGOT_ASSIGN(const CachePlan plan, plan_cache(options, config, bytes_per_token));
   served->defaults.context_length = plan.context_length;
   CacheShape cache;
   cache.num_pages = plan.num_pages;
   cache.page_bytes = options.page_size * bytes_per_token;
   cache.context_length = plan.context_length;
-  cache.dtype = options.kv_cache_dtype == "auto" ? "bf16" : options.kv_cache_dtype;
+  cache.dtype = type.name;
   log_info("cache: {}{}, {} pages of {} tokens, {} bytes a token, {:.1f} MB{}; context length {}", cache.dtype,
            options.kv_cache_dtype == "auto" ? " (auto)" : "", plan.num_pages, options.page_size, bytes_per_token,
            static_cast<double>(plan.num_pages * cache.page_bytes) / 1e6,
@@ -198,15 +198,15 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   if (!options.hicache_dir.empty()) {
     INGOT_ASSIGN(cache.model_identity, exec::model_identity(options.model, cache.dtype, options.page_size));
   }
-  const int all_threads = ThreadPool(options.threads).num_threads();
-  const int threads = std::max(all_threads / options.dp, 1);
+  const int threads = std::max(ThreadPool::threads_of(options.threads) / options.dp, 1);
   log_info("steps: up to {} rows, up to {} requests at once, {} more may wait; {} threads", options.chunked_prefill_size,
            options.max_running_requests, options.max_queued_requests,
            options.dp > 1 ? fmt::format("{} x {}", options.dp, threads) : std::to_string(threads));
   // Each replica maps the checkpoint anew: the file's pages are shared, scratch memory is not.
   const auto make_runner = [&](int) -> Result<std::unique_ptr<exec::Runner>> {
     INGOT_ASSIGN(auto glm, model::Glm::load(options.model));
-    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
+    INGOT_ASSIGN(auto kv,
+                 model::KvCache::create(config, {.dtype = type.dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
     return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
                                              std::make_shared<ThreadPool>(threads));
   };

@@ -14,6 +14,7 @@
 #include "serve/openai_api.h"
 #include "serve/request_log.h"
 #include "serve/step_trace.h"
+#include "tensor/dtype.h"
 
 namespace ingot::serve {
 
@@ -55,6 +56,13 @@ struct ModelService {
   std::unique_ptr<exec::PageStore> store;
   std::unique_ptr<Dispatcher> dispatcher;
 };
+
+// What --kv-cache-dtype means; "auto" is bf16. Errors name the flag.
+struct CacheType {
+  tensor::DType dtype = tensor::DType::bf16;
+  std::string name;
+};
+Result<CacheType> parse_cache_type(const std::string& flag);
 
 // What the caches are made of.
 struct CacheShape {

@@ -108,7 +108,7 @@ ApiError from_refusal(const Refusal& refusal) {
 // Ten times what a long conversation takes, and a second or two at the most for a template gone wild.
 constexpr text::RenderLimits kRenderLimits{.max_steps = 4'000'000};
 
-ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& request) {
+ApiResult<std::string> render_chat(const ServedModel& model, const ChatRequest& request, bool add_generation_prompt) {
   if (!model.chat_template) {
     return tl::unexpected(ApiError{400, "this model has no chat template; use /v1/completions", "messages", "no_chat_template"});
   }
@@ -121,9 +121,15 @@ ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& 
   for (const auto& [name, value] : request.template_kwargs.items()) context[name] = value;
   context["messages"] = std::move(*messages);
   if (!request.tools.empty()) context["tools"] = request.tools;
-  context["add_generation_prompt"] = true;
+  context["add_generation_prompt"] = add_generation_prompt;
   auto text = model.chat_template->render(context, kRenderLimits, unix_seconds());
   if (!text) return tl::unexpected(ApiError{400, "the chat template refused this conversation: " + text.error().text(), "messages", {}});
+  return std::move(*text);
+}
+
+ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& request) {
+  const auto text = render_chat(model, request, true);
+  if (!text) return tl::unexpected(text.error());
   auto ids = encode_prompt(model, *text, "messages");
   if (!ids) return tl::unexpected(std::move(ids).error());
   return Prompt{std::move(*ids), ends_in_open_think(*text)};

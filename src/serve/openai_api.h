@@ -32,6 +32,9 @@ struct Prompt {
   bool starts_in_reasoning = false;  // the prompt ends in an open <think>
 };
 
+// A conversation by the model's chat template, in text. add_generation_prompt: an answer is to follow. Errors: as below.
+ApiResult<std::string> render_chat(const ServedModel& model, const ChatRequest& request, bool add_generation_prompt);
+
 // Renders and tokenizes a conversation. Errors: a message's field by path, what the template raised, no template.
 ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& request);
 

@@ -117,4 +117,12 @@ int64_t active_parameters(const ModelConfig& config) {
   return active;
 }
 
+std::string canonical_name(std::string_view name) {
+  for (const std::string_view prefix : {kModelPrefixes[1], kModelPrefixes[2]}) {
+    if (name.starts_with(prefix)) return std::string(kModelPrefixes[0]) + std::string(name.substr(prefix.size()));
+  }
+  constexpr std::string_view kTop = "language_model.";  // of lm_head
+  return std::string(name.starts_with(kTop) ? name.substr(kTop.size()) : name);
+}
+
 }  // namespace ingot::spec

@@ -40,6 +40,11 @@ struct ExpectedTensor {
   std::string_view module() const;
 };
 
+// The layers of the main model and of MTP are named under one of these; multimodal re-exports have the later ones.
+inline constexpr std::string_view kModelPrefixes[] = {"model.", "model.language_model.", "language_model.model."};
+// The name below for what a checkpoint calls by another prefix: "language_model.model.norm.weight" is "model.norm.weight".
+std::string canonical_name(std::string_view name);
+
 // In a fixed order: top level, then by layer. The MTP layer is last.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
