@@ -6,10 +6,11 @@ engine (paired against bf16, McNemar), measures the divergence, and prints two t
 
 import argparse
 import json
-import math
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -33,16 +34,11 @@ VARIANTS = [
 ]
 
 
-def run(*command) -> None:
+def run(*command) -> str:
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-
-
-def mcnemar(b: int, c: int) -> float:
-    """Two-sided exact: how likely a split at least as uneven is when each of the b + c changed answers went either way by chance."""
-    n = b + c
-    return min(1.0, 2 * sum(math.comb(n, k) for k in range(min(b, c) + 1)) / 2**n) if n else 1.0
+    return done.stdout
 
 
 def folder_of(work: pathlib.Path, flags: list[str], calibration: str) -> pathlib.Path:
@@ -60,12 +56,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder with word.jsonl, tool.jsonl, retr1k.jsonl")
     parser.add_argument("--calibrate", default=str(ROOT / "models/demo-calibration.jsonl"))
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/ingot-study"))
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "ingot-study", help="what is there is not made again")
     parser.add_argument("--sets", nargs="*", default=["word", "tool"])
     parser.add_argument("--only", action="append")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    base: dict[str, dict] = {}
     print("| weights and activations | " + " | ".join(f"{s} | b, c, p" for s in options.sets) + " | mean KL (95 %) | p99 KL | same top-1 | NLL | experts |")
     print("|" + "---|" * (2 * len(options.sets) + 6))
     for name, flags, activations in VARIANTS:
@@ -75,16 +70,15 @@ def main() -> None:
         cells = []
         for data in options.sets:
             out = options.work / f"{name}-{data}.json".replace(" ", "_")
-            if not out.exists():
-                run(INGOT, "eval", "set", model, "--data", options.data / f"{data}.jsonl", "--activations", activations, "--out", out)
-            results = json.loads(out.read_text())
-            right = {item["id"]: item["ok"] for item in results["items"]}
-            if flags is None:
-                base[data] = right
-            b = sum(base[data][i] and not right[i] for i in right)
-            c = sum(right[i] and not base[data][i] for i in right)
-            cells.append(f"{100 * sum(right.values()) / len(right):.1f} %")
-            cells.append("" if flags is None else f"{b}, {c}, {mcnemar(b, c):.2g}")
+            said = out.with_suffix(".txt")
+            if not said.exists():
+                against = [] if flags is None else ["--compare", options.work / f"bf16-{data}.json"]
+                said.write_text(run(INGOT, "eval", "set", model, "--data", options.data / f"{data}.jsonl", "--activations", activations,
+                                    "--out", out, *against))
+            items = json.loads(out.read_text())["items"]
+            cells.append(f"{100 * sum(item['ok'] for item in items) / len(items):.1f} %")
+            paired = re.search(r"b (\d+) .* c (\d+) .* p (\S+)", said.read_text())
+            cells.append(", ".join(paired.groups()) if paired else "")
         out = options.work / f"{name}-divergence.json".replace(" ", "_")
         if not out.exists():
             run(INGOT, "eval", "divergence", MODEL, model, "--data", options.data / "word.jsonl", "--limit", 100, "--activations", activations,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares every MXFP4 module that `ingot quantize --scale-mode even` wrote with what AMD Quark's own functions make of the same weights, byte by byte.
 
-    python3 -m venv /tmp/quark && /tmp/quark/bin/pip install amd-quark torch transformers accelerate numpy      (some 3 GB)
-    build/release/ingot quantize models/demo /tmp/demo-mxfp4 --scheme mxfp4 --preset all-linear
-    /tmp/quark/bin/python tools/check_against_quark.py models/demo /tmp/demo-mxfp4
+    python3 -m venv VENV && VENV/bin/pip install amd-quark torch transformers accelerate numpy      (some 3 GB)
+    build/release/ingot quantize models/demo TARGET --scheme mxfp4 --preset all-linear
+    VENV/bin/python tools/check_against_quark.py models/demo TARGET
 """
 
 import json
