@@ -63,15 +63,16 @@ class Load {
     return true;
   }
 
-  // Each item draws one token, and accepts `accepted` of its drafts.
-  const BatchResult& draw(const BatchPlan& plan, int32_t accepted = 0) {
+  // Each item draws one token, and the first `request % 6` of its drafts hold.
+  const BatchResult& draw(const BatchPlan& plan) {
     result_.sampled.clear();
     for (const BatchItem& item : plan.items) {
       if (!item.sample) continue;
       auto& sampled = result_.sampled.emplace_back();
       sampled.request = item.request;
       sampled.num_drafted = item.num_draft;
-      sampled.token_ids.assign(1 + static_cast<size_t>(std::min(item.num_draft, accepted)), static_cast<int32_t>(item.request % 1000));
+      const auto held = std::min(item.num_draft, static_cast<int32_t>(item.request % 6));
+      sampled.token_ids.assign(1 + static_cast<size_t>(held), static_cast<int32_t>(item.request % 1000));
     }
     return result_;
   }
@@ -102,12 +103,21 @@ SchedulerOptions options_for(int64_t running, int64_t pages) {
 
 int64_t pages_of(int64_t running) { return running * ((kShortest + kLongest) / 2 / kPageSize + 100) + 2000; }
 
-// Time is that of one step. Drafts: 5 are planned and 3 accepted.
+// Time is that of one step. Drafts: at most 5, of which the first `request % 6` hold. Fixed: all of them are planned;
+// adaptive: on a machine where a batch of 256 leaves room for some.
+enum Drafts : int64_t { kNoDrafts, kFixed, kAdaptive };
+
+const StepCost kMachine = {
+    .step = {.points = {{1, 0.020}, {8, 0.021}, {32, 0.022}, {64, 0.024}, {128, 0.028}, {256, 0.036}, {512, 0.055}, {1024, 0.095}}},
+    .pass = {.points = {{1, 0.001}, {32, 0.0012}, {256, 0.002}, {1024, 0.005}}}};
+
 void decode(benchmark::State& state) {
   const int64_t running = state.range(0);
-  const auto drafts = static_cast<int32_t>(state.range(1));
+  const int64_t drafts = state.range(1);
   SchedulerOptions options = options_for(running, pages_of(running));
-  options.num_draft_tokens = drafts;
+  options.draft.num_steps = drafts == kNoDrafts ? 0 : 5;
+  options.draft.adaptive = drafts == kAdaptive;
+  options.draft.cost = kMachine;
   std::unique_ptr<Load> load;
   int64_t steps_left = 0;
   for (auto _ : state) {
@@ -120,10 +130,35 @@ void decode(benchmark::State& state) {
       state.ResumeTiming();
     }
     const BatchPlan plan = load->scheduler.plan(++load->now_ns);
-    load->scheduler.commit(plan, load->draw(plan, 3));
+    load->scheduler.commit(plan, load->draw(plan));
+  }
+  const SchedulerStats stats = load->scheduler.stats();
+  state.counters["depth"] = stats.drafts == 0 ? 0 : static_cast<double>(stats.draft_tokens) / static_cast<double>(stats.drafts);
+}
+BENCHMARK(decode)
+    ->ArgsProduct({{32, 64, 256, 1024}, {kNoDrafts, kFixed, kAdaptive}})
+    ->ArgNames({"running", "drafts"})
+    ->Unit(benchmark::kMicrosecond);
+
+// The choice of depths alone, for 256 sequences of all rates: a budget that is enough, one for two drafts each, and adaptive.
+enum Choice : int64_t { kAll, kCut, kChosen };
+
+void depths(benchmark::State& state) {
+  constexpr int64_t kRunning = 256;
+  DraftPlanner planner({.num_steps = 5, .adaptive = state.range(0) == kChosen, .cost = kMachine});
+  Rng rng(1);
+  std::vector<Acceptance> acceptances(kRunning);
+  std::vector<DraftCandidate> candidates;
+  for (Acceptance& acceptance : acceptances) {
+    acceptance.rate = static_cast<float>(rng.uniform());
+    candidates.push_back({.acceptance = &acceptance, .limit = 5, .depth = 0});
+  }
+  for (auto _ : state) {
+    planner.plan(candidates, 0, state.range(0) == kCut ? kRunning * 5 / 2 : kRunning * 5);
+    benchmark::DoNotOptimize(candidates.data());
   }
 }
-BENCHMARK(decode)->ArgsProduct({{32, 64, 256, 1024}, {0, 5}})->ArgNames({"running", "drafts"})->Unit(benchmark::kMicrosecond);
+BENCHMARK(depths)->Arg(kAll)->Arg(kCut)->Arg(kChosen)->ArgName("choice")->Unit(benchmark::kMicrosecond);
 
 // The making of results alone, which `decode` includes: what a runner would do.
 void draw_alone(benchmark::State& state) {

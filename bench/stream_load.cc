@@ -60,7 +60,8 @@ struct Options {
   double timeout = 60;     // seconds without a byte
   double interval_ms = 0;  // of the server's steps: gaps between tokens are compared with it; 0: unknown
   std::string step_log;
-  int64_t pid = 0;  // of the server, on this machine; 0: its memory is not looked at
+  int64_t pid = 0;     // of the server, on this machine; 0: its memory is not looked at
+  int64_t drafts = 0;  // of the server: an event may hold so many tokens and one more
   uint64_t seed = 1;
   bool json = false;
 };
@@ -78,6 +79,7 @@ constexpr const char* kHelp = R"(stream_load: load test of an OpenAI server that
   --timeout S               60 seconds without a byte are a failure
   --step-log FILE           the server's: gives the latency that the server adds to each token
   --step-ms X               the server's: late tokens are counted by their gaps
+  --drafts N                the server's --speculative-num-steps: an event may hold N + 1 tokens; not with --step-log
   --pid N                   the server's: its memory, processor time and descriptors
   --seed N                  1
   --json                    the report as one JSON object
@@ -93,15 +95,25 @@ T parse_number(const char* flag, std::string_view text, T min, T max) {
 }
 
 Options parse_options(int argc, char** argv) {
-  constexpr option kOptions[] = {{"help", no_argument, nullptr, 'h'},          {"json", no_argument, nullptr, 'j'},
-                                 {"host", required_argument, nullptr, 'H'},    {"port", required_argument, nullptr, 'p'},
-                                 {"api", required_argument, nullptr, 'a'},     {"model", required_argument, nullptr, 'm'},
-                                 {"streams", required_argument, nullptr, 's'}, {"tokens", required_argument, nullptr, 't'},
-                                 {"rounds", required_argument, nullptr, 'r'},  {"seconds", required_argument, nullptr, 'S'},
-                                 {"padding", required_argument, nullptr, 'w'}, {"disconnect", required_argument, nullptr, 'd'},
-                                 {"timeout", required_argument, nullptr, 'T'}, {"step-log", required_argument, nullptr, 'l'},
-                                 {"step-ms", required_argument, nullptr, 'i'}, {"pid", required_argument, nullptr, 'P'},
-                                 {"seed", required_argument, nullptr, 'e'},    {nullptr, 0, nullptr, 0}};
+  constexpr option kOptions[] = {{"help", no_argument, nullptr, 'h'},
+                                 {"json", no_argument, nullptr, 'j'},
+                                 {"host", required_argument, nullptr, 'H'},
+                                 {"port", required_argument, nullptr, 'p'},
+                                 {"api", required_argument, nullptr, 'a'},
+                                 {"model", required_argument, nullptr, 'm'},
+                                 {"streams", required_argument, nullptr, 's'},
+                                 {"tokens", required_argument, nullptr, 't'},
+                                 {"rounds", required_argument, nullptr, 'r'},
+                                 {"seconds", required_argument, nullptr, 'S'},
+                                 {"padding", required_argument, nullptr, 'w'},
+                                 {"disconnect", required_argument, nullptr, 'd'},
+                                 {"timeout", required_argument, nullptr, 'T'},
+                                 {"step-log", required_argument, nullptr, 'l'},
+                                 {"step-ms", required_argument, nullptr, 'i'},
+                                 {"pid", required_argument, nullptr, 'P'},
+                                 {"seed", required_argument, nullptr, 'e'},
+                                 {"drafts", required_argument, nullptr, 'k'},
+                                 {nullptr, 0, nullptr, 0}};
   Options o;
   int index = 0;
   for (int found = 0; (found = getopt_long(argc, argv, "", kOptions, &index)) != -1;) {
@@ -119,6 +131,7 @@ Options parse_options(int argc, char** argv) {
       case 'r': o.rounds = parse_number<int64_t>(flag, value, 1, 1'000'000); break;
       case 'w': o.padding = parse_number<int64_t>(flag, value, 0, 1'000'000); break;
       case 'P': o.pid = parse_number<int64_t>(flag, value, 1, 1 << 30); break;
+      case 'k': o.drafts = parse_number<int64_t>(flag, value, 0, 64); break;
       case 'e': o.seed = parse_number<uint64_t>(flag, value, 0, UINT64_MAX); break;
       case 'S': o.seconds = parse_number(flag, value, 0.0, 1e6); break;
       case 'd': o.disconnect = parse_number(flag, value, 0.0, 1.0); break;
@@ -139,6 +152,7 @@ Options parse_options(int argc, char** argv) {
     }
   }
   if (optind < argc) die(fmt::format("unexpected argument {}", argv[optind]));
+  if (o.drafts > 0 && !o.step_log.empty()) die("--step-log says nothing with --drafts: a step may give any number of tokens");
   return o;
 }
 
@@ -222,6 +236,8 @@ class Load {
     json["events_per_second"] = static_cast<double>(num_events_) / seconds_;
     json["comments"] = num_comments_;
     json["tokens"] = num_tokens_;
+    json["tokens_per_second"] = static_cast<double>(num_tokens_) / seconds_;
+    json["peak_tokens_per_second"] = peak_tokens_per_second();
     json["headers"] = headers_.report();
     json["ttft"] = ttft_.report();
     json["gap"] = gaps_.report();
@@ -269,7 +285,8 @@ class Load {
     slot.expected = {.is_chat = options_.api == Api::chat || (options_.api == Api::both && is_odd),
                      .usage = draw(0, 1) == 1,
                      .first = start + 1,
-                     .tokens = draw(options_.min_tokens, options_.max_tokens)};
+                     .tokens = draw(options_.min_tokens, options_.max_tokens),
+                     .tokens_per_event = options_.drafts + 1};
     slot.answer.emplace();
     slot.checker.emplace(slot.expected);
     slot.body.clear();
@@ -462,14 +479,35 @@ class Load {
       const int64_t tokens = slot.checker->tokens();
       if (auto found = slot.checker->event(event.substr(6))) return fault(slot, *found);
       if (slot.checker->tokens() > tokens) {
-        ++num_tokens_;
-        slot.arrivals.push_back(slot.in_time);
+        arrived(slot, slot.checker->tokens() - tokens);
         if (slot.hang_up == HangUp::in_prefill) return hang_up(slot);  // the token was faster than the timer
         if (slot.hang_up == HangUp::in_stream && slot.checker->tokens() >= slot.hang_up_after) return hang_up(slot);
       }
       if (slot.hang_up == HangUp::at_finish && slot.checker->finished()) return hang_up(slot);
     }
     slot.body.erase(0, at);
+  }
+
+  // `count` tokens came in one event: they share the time since the one before.
+  void arrived(Slot& slot, int64_t count) {
+    num_tokens_ += count;
+    const auto second = static_cast<size_t>(std::max<int64_t>(slot.in_time - start_, 0) / kSecond);
+    if (second >= tokens_of_second_.size()) tokens_of_second_.resize(second + 1);
+    tokens_of_second_[second] += count;
+    const int64_t before = slot.arrivals.empty() ? slot.in_time : slot.arrivals.back();
+    for (int64_t i = 1; i <= count; ++i) slot.arrivals.push_back(before + (slot.in_time - before) * i / count);
+  }
+
+  // Of the best second. What is left at the end belongs to the last whole one, so that no moment is taken for a second.
+  double peak_tokens_per_second() const {
+    const auto whole = std::max<size_t>(static_cast<size_t>(seconds_), 1);
+    double best = 0;
+    double sum = 0;
+    for (size_t i = 0; i < std::max(whole, tokens_of_second_.size()); ++i) {
+      sum += i < tokens_of_second_.size() ? static_cast<double>(tokens_of_second_[i]) : 0;
+      if (i + 1 < whole) best = std::max(best, std::exchange(sum, 0));
+    }
+    return std::max(best, sum / (seconds_ - static_cast<double>(whole - 1)));
   }
 
   void complete(Slot& slot) {
@@ -591,6 +629,7 @@ class Load {
   int64_t num_ok_ = 0;
   int64_t num_events_ = 0;
   int64_t num_tokens_ = 0;
+  std::vector<int64_t> tokens_of_second_;  // since start_
   int64_t num_comments_ = 0;
   int64_t num_wide_gaps_ = 0;
   int64_t num_late_ = 0;

@@ -4,24 +4,26 @@
 2. No vendor's name (of a language, a compiler macro, a builtin, a header) stands in code outside src/gpu and src/kernels/native,
    nor in a *.kernel.h anywhere. Comments and string literals may speak of vendors: a program must be able to say which GPU it found.
 
-`--self-test` plants each fault in text and checks that it is found.
+`--self-test` plants each fault in text, and a vendor's header in a copy of the kernels, and checks that they are found.
 """
 
 import pathlib
 import re
-import subprocess
+import shutil
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".h", ".cc", ".cu", ".hip"}
 ROOMS_OF_VENDORS = ("src/gpu/", "src/kernels/native/")
 
 VENDOR = re.compile(
-    r"""\b(?:__)?(?:cuda|hip|nccl|rccl|cublas\w*|cudnn|cutlass|rocm|nvcc|nvidia|ptx)(?:_\w+|[A-Z]\w*|__)?\b
+    r"""\b(?:__)?(?:cuda|hip|nccl|rccl|cublas\w*|cudnn|cutlass|rocm|nvcc|hipcc|nvidia|ptx)(?:_\w+|[A-Z]\w*|__)?\b
       | \b__CUDA\w*\b | \b__HIP\w*\b | \bCUDA_\w+\b | \bHIP_\w+\b
       | \bcu(?:Init|Ctx|Module|Launch|Mem|Stream|Event|Graph|Device)\w*\b
       | \b__nv\w*\b | \bamdgcn\w*\b | \b__builtin_amdgcn\w*\b | \b__gfx\d\w*\b
       | \b__(?:shfl|ballot|syncwarp|syncthreads|activemask|any_sync|all_sync|match)\w*\b
+      | \b\w*(?:wmma|wgmma|mfma|tcgen05)\w*\b
       | \bwarpSize\b | \b(?:threadIdx|blockIdx|blockDim|gridDim)\b
       | \b__(?:global|device|host|shared|constant|forceinline|launch_bounds)__\b""",
     re.VERBOSE,
@@ -74,7 +76,7 @@ def self_test() -> None:
     for bad in (
         "#if defined(X)\n", "#pragma unroll\n", "#define A 1\n", "#include <cmath>\n", '#include "cuda_runtime.h"\n', "int n = warpSize;\n",
         "v = __shfl_xor_sync(m, v, 1);\n", "__device__ void f();\n", "hipMalloc(p);\n", "cudaFree(p);\n", "x = __builtin_amdgcn_rsqf(x);\n",
-        "int i = threadIdx.x;\n", "/* a */ cuLaunchKernel(f);\n", "__syncthreads();\n",
+        "int i = threadIdx.x;\n", "#include <cuda_bf16.h>\n", "wmma::fragment<> f;\n", "v = __builtin_mfma(a);\n", "/* a */ cuLaunchKernel(f);\n", "__syncthreads();\n",
     ):
         assert len(faults_of("src/kernels/x.kernel.h", "#pragma once\n" + bad)) >= 1, bad
         assert faults_of("src/kernels/x.kernel.h", "#pragma once\n" + bad)[0].startswith("src/kernels/x.kernel.h:2:"), bad
@@ -84,20 +86,37 @@ def self_test() -> None:
         assert not faults_of("src/kernels/native/sm90/x.cu", bad), bad
 
 
+def faults_in(root: pathlib.Path) -> tuple[list[str], int, int]:
+    """The faults under `root`, the number of files looked at, and how many of them are kernel headers."""
+    files = sorted(f for folder in ("src", "tests") for f in (root / folder).rglob("*") if f.suffix in CODE and f.is_file())
+    faults = [fault for f in files for fault in faults_of(str(f.relative_to(root)), f.read_text())]
+    return faults, len(files), sum(f.name.endswith(".kernel.h") for f in files)
+
+
+def self_test_in_a_copy() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder)
+        shutil.copytree(ROOT / "src" / "kernels", copy / "src" / "kernels")
+        before = faults_in(copy)[0]
+        victim = copy / "src" / "kernels" / "rms_norm.kernel.h"
+        victim.write_text(victim.read_text().replace("#pragma once\n", "#pragma once\n#include <cuda_bf16.h>\n"))
+        found = [fault for fault in faults_in(copy)[0] if fault not in before]
+        assert any("rms_norm.kernel.h" in f and "<cuda_bf16.h>" in f for f in found), found
+        print("planted #include <cuda_bf16.h> in a copy of rms_norm.kernel.h:", *found, sep="\n  ")
+
+
 def main() -> None:
     self_test()
     if "--self-test" in sys.argv[1:]:
+        self_test_in_a_copy()
         print("every planted fault was found")
         return
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "src", "tests"], cwd=ROOT, capture_output=True, text=True, check=True)
-    names = sorted({n for n in listed.stdout.splitlines() if pathlib.Path(n).suffix in CODE and (ROOT / n).is_file()})
-    faults = [fault for name in names for fault in faults_of(name, (ROOT / name).read_text())]
+    faults, files, kernels = faults_in(ROOT)
     if faults:
         sys.exit("\n".join(faults))
-    kernels = sum(name.endswith(".kernel.h") for name in names)
     if kernels == 0:
         sys.exit("no *.kernel.h found: looked in src and tests of " + str(ROOT))
-    print(f"{kernels} kernel headers among {len(names)} files: no vendor's name where it must not stand")
+    print(f"{kernels} kernel headers among {files} files: no vendor's name where it must not stand")
 
 
 if __name__ == "__main__":

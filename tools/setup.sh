@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Ingot needs on Debian 12 and is not there yet. Called by ./demo and ./check; safe to run again, and silent
-# (no network) when nothing is missing. `tools/setup.sh tests` also makes .venv with the Python packages of the tests.
+# (no network) when nothing is missing. `tools/setup.sh gpu` also installs the compiler of AMD's device code, without which the program
+# runs on the CPU and on NVIDIA's GPUs alone (theirs needs nvcc 13.0 from NVIDIA in /usr/local/cuda or PATH; cmake says what it found).
+# `tools/setup.sh tests` does that, installs the tools of ./check and makes .venv with the Python packages of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,6 +10,7 @@ cd "$(dirname "$0")/.."
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 curl ca-certificates
   libboost1.81-dev libssl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libexpected-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev)
+if [[ "${1:-}" == tests || "${1:-}" == gpu ]]; then packages+=(clang-22 lld-22 llvm-22); fi
 if [[ "${1:-}" == tests ]]; then packages+=(python3-venv clang-format-14 clang-tidy-14 clang-14 libclang-rt-14-dev); fi
 
 missing=()

@@ -175,7 +175,7 @@ class Driver {
       if (want_logits) logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
     }
     logits_.resize(logit_rows_.size() * static_cast<size_t>(glm_.config().vocab_size));
-    glm_.forward(stream_, {ids_, positions_, slots_, seq_of_token_, table_, max_pages_, logit_rows_}, cache_, logits_);
+    glm_.forward(stream_, {ids_, positions_, slots_, seq_of_token_, table_, max_pages_, logit_rows_}, cache_, {logits_, {}});
   }
 
   // Seconds of a whole prompt in chunks.

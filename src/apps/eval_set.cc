@@ -14,8 +14,6 @@
 #include "base/file_map.h"
 #include "base/log.h"
 #include "base/queue.h"
-#include "exec/glm_runner.h"
-#include "model/glm.h"
 #include "serve/model_service.h"
 
 namespace ingot::apps {
@@ -70,24 +68,25 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   service.page_size = kPageSize;
   service.max_running_requests = options.batch;
   service.max_queued_requests = static_cast<int64_t>(num_tasks);
+  service.speculation = options.speculation;
   serve::CacheShape cache;
   cache.num_pages = options.batch * ((longest + kPageSize - 1) / kPageSize);
   cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, type.dtype);
   cache.context_length = served->defaults.context_length;
   cache.dtype = type.name;
-  return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<std::unique_ptr<exec::Runner>> {
+  return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<serve::MadeRunner> {
     model::GlmOptions glm_options;
     glm_options.activations = activations;
     INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options));
     INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = type.dtype, .num_pages = cache.num_pages, .page_size = kPageSize}));
-    return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
-                                             std::make_shared<ThreadPool>(options.threads));
+    return serve::make_glm_runner(service, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(options.threads));
   });
 }
 
 // One answer as it comes: filled on the engine thread, read here once its number was in the queue.
 struct Incoming {
   std::vector<int32_t> ids;
+  serve::SpeculationCounts speculation;
   sched::FinishReason finish = sched::FinishReason::none;
   std::string error;
 };
@@ -145,6 +144,7 @@ Result<TaskResult> make_result(const Task& task, const serve::ServedModel& model
   result.num_completion_tokens = static_cast<int64_t>(incoming.ids.size());
   result.output = model.tokenizer->decode(incoming.ids, false);
   result.groups = groups_of(task.fields);
+  result.speculation = incoming.speculation;
   if (const auto it = task.fields.find("bf16_ok"); it != task.fields.end() && it->is_boolean()) result.recorded_ok = it->get<bool>();
   if (task.fields.contains("bf16_output")) result.same_output = result.output == text_of(task.fields, "bf16_output");
   return result;
@@ -164,6 +164,7 @@ Result<std::vector<TaskResult>> answer_all(const std::vector<Task>& tasks, const
     request.sampling.stop_token_ids = service.model->defaults.eos_token_ids;
     request.sink = [slot, done, i](sched::TokenEvent event) {
       slot->ids.insert(slot->ids.end(), event.token_ids.begin(), event.token_ids.end());
+      slot->speculation.add(static_cast<int64_t>(event.token_ids.size()), event.num_drafted, event.num_accepted);
       if (event.finish == sched::FinishReason::none) return;
       slot->finish = event.finish;
       slot->error = std::move(event.error);
@@ -198,6 +199,7 @@ Result<std::vector<TaskResult>> evaluate(const EvalSetOptions& options) {
   if (lines.empty()) return fail("{} has no tasks", options.data.string());
   serve::ServiceOptions service_options;
   service_options.model = options.model;
+  service_options.speculation = options.speculation;
   INGOT_ASSIGN(const std::shared_ptr<serve::ServedModel> served, serve::load_served_model(service_options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   served->defaults.context_length = config.max_position_embeddings;
@@ -242,6 +244,8 @@ Result<> run(const EvalSetOptions& options) {
   }
   INGOT_ASSIGN(const std::vector<TaskResult> results, evaluate(options));
   std::fputs(results_text(results).c_str(), stdout);
+  if (options.speculation.force_acceptance)
+    fmt::print("acceptance was forced to {}: the answers mean nothing\n", *options.speculation.force_acceptance);
   if (!options.out.empty()) INGOT_TRY(write_json(options.out, results_json(options, results)));
   if (earlier) {
     INGOT_ASSIGN(const Comparison c, compare_results(results, *earlier));
@@ -358,6 +362,14 @@ struct Count {
   int64_t right = 0, all = 0;
   void add(bool ok) { right += ok, ++all; }
 };
+// What drafts earned, by kind of task; kinds without drafts are not there.
+std::map<std::string, serve::SpeculationCounts> count_speculation(const std::vector<TaskResult>& results) {
+  std::map<std::string, serve::SpeculationCounts> counts;
+  for (const TaskResult& r : results)
+    if (r.speculation.any()) counts[r.kind].add(r.speculation);
+  return counts;
+}
+
 // ("word", "steps 2") -> counts; ("word", "") is all of a kind.
 std::map<std::pair<std::string, std::string>, Count> count_groups(const std::vector<TaskResult>& results) {
   std::map<std::pair<std::string, std::string>, Count> counts;
@@ -383,6 +395,8 @@ Json results_json(const EvalSetOptions& options, const std::vector<TaskResult>& 
                               {"low", share.low},
                               {"high", share.high}});
   }
+  if (options.speculation.force_acceptance) json["forced_acceptance"] = *options.speculation.force_acceptance;
+  for (const auto& [kind, counts] : count_speculation(results)) json["speculative"][kind] = counts.json();
   for (const TaskResult& r : results)
     json["items"].push_back({{"id", r.id},
                              {"kind", r.kind},
@@ -400,6 +414,7 @@ std::string results_text(const std::vector<TaskResult>& results) {
     const std::string name = group.second.empty() ? group.first : "  " + group.second;
     text += fmt::format("{:<24} {:>4} of {:>4}  {}\n", name, count.right, count.all, percent(quant::wilson(count.right, count.all)));
   }
+  for (const auto& [kind, counts] : count_speculation(results)) text += fmt::format("speculation, {}: {}\n", kind, counts.text());
   int64_t recorded = 0, same_text = 0, texts = 0;
   std::vector<std::string> unlike;
   for (const TaskResult& r : results) {

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "quant/statistics.h"
 #include "serve/openai_api.h"
+#include "serve/speculation.h"
 #include "tensor/quantize.h"
 #include "text/tokenizer.h"
 
@@ -34,8 +35,9 @@ struct EvalSetOptions {
   std::string activations = "f32";      // f32, fp8 or mxfp4
   std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3 or f32
   int threads = 0;                      // 0: one per processor
-  std::filesystem::path compare;        // results of an earlier run; empty: none
-  std::filesystem::path out;            // where results go; empty: nowhere
+  serve::SpeculationOptions speculation;
+  std::filesystem::path compare;  // results of an earlier run; empty: none
+  std::filesystem::path out;      // where results go; empty: nowhere
 };
 
 // The exit status; the report goes to standard output, errors to standard error.
@@ -75,6 +77,7 @@ struct TaskResult {
   std::vector<std::pair<std::string, std::string>> groups;  // ("steps", "2"), ("family", "f_pct"), ...
   std::optional<bool> recorded_ok;                          // bf16_ok of the task
   std::optional<bool> same_output;                          // output == bf16_output
+  serve::SpeculationCounts speculation;
 };
 
 // Paired with earlier results by id.

@@ -97,7 +97,15 @@ TEST(ResultsText, GroupsAndRecordedAnswers) {
   all[1].groups = {{"steps", "2"}};
   all[1].recorded_ok = true;
   all[2].recorded_ok = true;
+  EXPECT_THAT(results_text(all), Not(HasSubstr("speculation")));
+  all[0].speculation.add(4, 5, 3);
+  all[2].speculation.add(2, 5, 1);
+  EXPECT_EQ(results_json({}, all)["speculative"]["word"]["accepted_per_position"], Json::parse("[2, 1, 1, 0, 0]"));
+  EvalSetOptions forced;
+  forced.speculation.force_acceptance = 3.5;
+  EXPECT_EQ(results_json(forced, all)["forced_acceptance"], 3.5);
   const std::string text = results_text(all);
+  EXPECT_THAT(text, HasSubstr("speculation, word: mean acceptance length 3.00 over 2 steps, accepted per position 100 50 50 0 0 %"));
   EXPECT_THAT(text, HasSubstr("2 of    3"));
   EXPECT_THAT(text, HasSubstr("steps 2"));
   EXPECT_THAT(text, HasSubstr("1 of 2 the same; not b (wrong, recorded right)"));

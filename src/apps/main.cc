@@ -6,6 +6,7 @@
 
 #include "apps/bench_model.h"
 #include "apps/bench_prefix_cache.h"
+#include "apps/bench_speculation.h"
 #include "apps/bench_tokenizer.h"
 #include "apps/chat.h"
 #include "apps/eval_divergence.h"
@@ -105,6 +106,22 @@ int main(int argc, char** argv) {
   bench_model_app->add_option("--kv-cache-dtype", bench_model.kv_dtype, "bf16, fp8_e4m3 or f32")->capture_default_str();
   bench_model_app->add_option("--threads", bench_model.threads, "0: one per processor")->capture_default_str();
   bench_model_app->add_flag("--json", bench_model.json, "machine-readable");
+  BenchSpeculationOptions bench_speculation;
+  CLI::App* bench_speculation_app = bench_app->add_subcommand("speculation", "what the MTP layer's drafts cost and earn");
+  bench_speculation_app->add_option("model", bench_speculation.model, "checkpoint folder")->required();
+  bench_speculation_app->add_option("--data", bench_speculation.data, "tasks, as of `ingot eval set`")->required();
+  bench_speculation_app->add_option("--limit", bench_speculation.limit, "tasks from the start of the file")->capture_default_str();
+  bench_speculation_app->add_option("--max-tokens", bench_speculation.max_tokens, "of an answer")->capture_default_str();
+  bench_speculation_app->add_option("--speculative-num-steps", bench_speculation.num_steps, "drafted a step")->capture_default_str();
+  bench_speculation_app->add_option("--batches", bench_speculation.batches, "sequences that decode together")
+      ->delimiter(',')
+      ->capture_default_str();
+  bench_speculation_app->add_option("--runs", bench_speculation.runs)->capture_default_str();
+  bench_speculation_app->add_option("--temperature", bench_speculation.temperature)->capture_default_str();
+  bench_speculation_app->add_flag("--speculative-use-rejection-sampling", bench_speculation.rejection_sampling, "as of `ingot serve`");
+  bench_speculation_app->add_option("--kv-cache-dtype", bench_speculation.kv_cache_dtype, "bf16, fp8_e4m3 or f32")->capture_default_str();
+  bench_speculation_app->add_option("--threads", bench_speculation.threads, "0: one per processor")->capture_default_str();
+  bench_speculation_app->add_flag("--json", bench_speculation.json, "machine-readable");
   BenchTokenizerOptions bench_tokenizer;
   CLI::App* bench_tokenizer_app = bench_app->add_subcommand("tokenizer", "encoding speed on a text file, one thread");
   bench_tokenizer_app->add_option("--tokenizer", bench_tokenizer.tokenizer, "a tokenizer.json")->required();
@@ -150,6 +167,7 @@ int main(int argc, char** argv) {
   eval_set_app->add_option("--activations", eval_set.activations, "inputs of quantised linears: f32, fp8 or mxfp4")->capture_default_str();
   eval_set_app->add_option("--kv-cache-dtype", eval_set.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
   eval_set_app->add_option("--threads", eval_set.threads, "kernel threads; 0: one per processor")->capture_default_str();
+  add_speculation_flags(eval_set_app, eval_set.speculation);
   eval_set_app->add_option("--compare", eval_set.compare, "results of an earlier run: a paired test against them");
   eval_set_app->add_option("--out", eval_set.out, "write results here");
 
@@ -160,6 +178,7 @@ int main(int argc, char** argv) {
   if (serve_app->parsed()) return run_serve(serve);
   if (quantize_app->parsed()) return run_quantize(quantize);
   if (bench_model_app->parsed()) return run_bench_model(bench_model);
+  if (bench_speculation_app->parsed()) return run_bench_speculation(bench_speculation);
   if (bench_tokenizer_app->parsed()) return run_bench_tokenizer(bench_tokenizer);
   if (bench_prefix_app->parsed()) return run_bench_prefix_cache(bench_prefix);
   if (divergence_app->parsed()) return run_eval_divergence(divergence);

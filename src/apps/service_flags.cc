@@ -4,6 +4,19 @@
 
 namespace ingot::apps {
 
+void add_speculation_flags(CLI::App* app, serve::SpeculationOptions& o) {
+  app->add_option("--speculative-algorithm", o.algorithm, "NEXTN or none; default: NEXTN when the checkpoint has an MTP layer");
+  app->add_option("--speculative-num-steps", o.num_steps, "tokens drafted in a row, 1 to 8; default: 5");
+  app->add_option("--speculative-eagle-topk", o.eagle_topk, "drafts of one parent (only 1 so far)")->capture_default_str();
+  app->add_option("--speculative-num-draft-tokens", o.num_draft_tokens, "rows of a verification; default: num-steps + 1");
+  app->add_flag("--speculative-adaptive", o.adaptive, "draft as deep as it pays, by acceptance and batch size");
+  app->add_flag("--speculative-use-rejection-sampling", o.use_rejection_sampling,
+                "draw the drafts of sampled requests that have no seed, and accept them with min(1, p / q)");
+  app->add_option("--speculative-force-acceptance", o.force_acceptance,
+                  "accept so many tokens a step in the mean, whatever the model says; needs --benchmark-mode");
+  app->add_flag("--benchmark-mode", o.benchmark_mode, "allow flags that make answers meaningless");
+}
+
 void add_model_flags(CLI::App* app, serve::ServiceOptions& o) {
   app->add_option("model", o.model, "checkpoint folder")->required();
   app->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
@@ -14,6 +27,7 @@ void add_model_flags(CLI::App* app, serve::ServiceOptions& o) {
   app->add_option("--page-size", o.page_size, "tokens a cache page")->capture_default_str();
   app->add_option("--chunked-prefill-size", o.chunked_prefill_size, "token budget of a step")->capture_default_str();
   app->add_option("--threads", o.threads, "kernel threads; 0: one per processor")->capture_default_str();
+  add_speculation_flags(app, o.speculation);
 }
 
 void add_serve_flags(CLI::App* app, ServeOptions& serve) {

@@ -10,7 +10,9 @@ class App;
 
 namespace ingot::apps {
 
-// Checkpoint, cache and threads.
+// Those of speculation.
+void add_speculation_flags(CLI::App* app, serve::SpeculationOptions& options);
+// Checkpoint, cache, threads and speculation.
 void add_model_flags(CLI::App* app, serve::ServiceOptions& options);
 // Those and everything else that `ingot serve` takes.
 void add_serve_flags(CLI::App* app, ServeOptions& serve);

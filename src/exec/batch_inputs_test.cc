@@ -31,7 +31,8 @@ TEST(BatchInputs, ADecodeAndAChunkBecomeFlatRows) {
   plan.num_tokens = 6;
   BatchInputs inputs;
   for (int round = 0; round < 2; ++round) {  // the second must not see the first
-    const model::ForwardBatch batch = inputs.fill(plan, 4);
+    inputs.start(plan, 4);
+    const model::ForwardBatch batch = inputs.plan_rows(plan, {});
     EXPECT_EQ(list(batch.token_ids), (std::vector<int32_t>{70, 11, 12, 13, 21, 22}));
     EXPECT_EQ(list(batch.positions), (std::vector<int32_t>{5, 3, 4, 5, 0, 1}));
     EXPECT_EQ(list(batch.slots), (std::vector<int32_t>{9, 7, 0, 1, 28, 29}));
@@ -42,13 +43,33 @@ TEST(BatchInputs, ADecodeAndAChunkBecomeFlatRows) {
   }
 }
 
+TEST(BatchInputs, DraftsStandBehindTheirItemAndAllOfThemWantLogits) {
+  const Owned a{{70}, {9, 2}};
+  const Owned b{{11, 12, 13}, {1, 0}};
+  sched::BatchPlan plan;
+  plan.items = {a.item(2, true), b.item(3, true)};
+  plan.items[0].num_draft = 3;
+  plan.num_tokens = 7;
+  std::vector<Draft> drafts(2);
+  drafts[0].append_to_chain(81);
+  drafts[0].append_to_chain(82);  // one fewer than it might have
+  BatchInputs inputs;
+  inputs.start(plan, 4);
+  const model::ForwardBatch batch = inputs.plan_rows(plan, drafts);
+  EXPECT_EQ(list(batch.token_ids), (std::vector<int32_t>{70, 81, 82, 11, 12, 13}));
+  EXPECT_EQ(list(batch.positions), (std::vector<int32_t>{2, 3, 4, 3, 4, 5}));
+  EXPECT_EQ(list(batch.slots), (std::vector<int32_t>{38, 39, 8, 7, 0, 1}));
+  EXPECT_EQ(list(batch.seq_of_token), (std::vector<int32_t>{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(list(batch.logit_rows), (std::vector<int32_t>{0, 1, 2, 5}));
+}
+
 TEST(BatchInputs, RowsWithoutAPageAreCaught) {
   const Owned a{{70}, {9}};
   sched::BatchPlan plan;
   plan.items = {a.item(4, true)};
   plan.num_tokens = 1;
   BatchInputs inputs;
-  EXPECT_DEATH(inputs.fill(plan, 4), "rows \\[4, 5\\) in 1 pages of 4");
+  EXPECT_DEATH(inputs.start(plan, 4), "rows \\[4, 5\\) in 1 pages of 4");
 }
 
 }  // namespace

@@ -7,9 +7,11 @@
 
 namespace ingot::exec {
 
-GlmRunner::GlmRunner(std::shared_ptr<model::Glm> model, model::KvCache cache, std::shared_ptr<ThreadPool> pool)
-    : model_(std::move(model)), cache_(std::move(cache)), pool_(std::move(pool)) {
+GlmRunner::GlmRunner(std::shared_ptr<model::Glm> model, model::KvCache cache, std::shared_ptr<ThreadPool> pool,
+                     const GlmRunnerOptions& options)
+    : model_(std::move(model)), cache_(std::move(cache)), pool_(std::move(pool)), verifier_(options.verify) {
   INGOT_CHECK(model_ != nullptr && pool_ != nullptr);
+  if (options.speculate) drafter_.emplace(*model_, cache_, verifier_);
 }
 
 Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
@@ -18,23 +20,28 @@ Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
     cache_.save_page(save.page, *save.to);
   }
   for (const sched::PageLoad& load : plan.loads) cache_.load_page(*load.from, load.page);
-  const model::ForwardBatch batch = inputs_.fill(plan, cache_.options().page_size);
+  gpu::Stream stream{pool_.get()};
+  inputs_.start(plan, cache_.options().page_size);
+  drafts_.assign(plan.items.size(), {});
+  if (drafter_) {
+    drafter_->forget(plan.released);
+    drafter_->draft(stream, plan, inputs_, drafts_);
+  }
+  const model::ForwardBatch batch = inputs_.plan_rows(plan, drafts_);
   const auto vocab_size = static_cast<size_t>(model_->config().vocab_size);
   logits_.resize(batch.logit_rows.size() * vocab_size);
-  gpu::Stream stream{pool_.get()};
-  model_->forward(stream, batch, cache_, logits_);
+  if (drafter_) hidden_.resize(batch.token_ids.size() * static_cast<size_t>(model_->config().hidden_size));
+  model_->forward(stream, batch, cache_, {logits_, hidden_});
   sched::BatchResult result;
-  result.sampled.reserve(batch.logit_rows.size());
-  for (const sched::BatchItem& item : plan.items) {
-    if (!item.sample) continue;
-    const auto row = std::span<const float>(logits_).subspan(result.sampled.size() * vocab_size, vocab_size);
-    auto drawn = sampler_.sample(row, *item.sampling, item.num_generated);
-    if (!drawn)
-      return fail("request {}, position {}: {}", item.request, item.start + static_cast<int64_t>(item.token_ids.size()),
-                  drawn.error().text());
-    result.sampled.push_back({.request = item.request, .token_ids = {drawn->token_id}, .logprobs = {}, .num_drafted = 0});
-    if (item.sampling->top_logprobs >= 0) result.sampled.back().logprobs.push_back(std::move(drawn->logprob));
+  size_t first_row = 0;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    if (!plan.items[i].sample) continue;
+    const auto logits = [&](size_t row) { return std::span<const float>(logits_).subspan((first_row + row) * vocab_size, vocab_size); };
+    INGOT_ASSIGN(auto sampled, verifier_.verify(plan.items[i], drafts_[i], logits));
+    result.sampled.push_back(std::move(sampled));
+    first_row += 1 + static_cast<size_t>(drafts_[i].size());
   }
+  if (drafter_) drafter_->keep(stream, plan, inputs_, drafts_, hidden_, result.sampled);
   return result;
 }
 

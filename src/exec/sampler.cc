@@ -98,20 +98,65 @@ Result<> refuse(std::span<const float> logits, float max) {
 }  // namespace
 
 Result<Draw> Sampler::sample(std::span<const float> logits, const sched::SamplingParams& params, int64_t counter) {
-  INGOT_CHECK(!logits.empty());
-  const float max = max_of(logits);
-  if (!std::isfinite(max)) return forward_error(refuse(logits, max).error());
+  INGOT_ASSIGN(const float max, max_logit(logits));
   Draw drawn;
-  if (params.temperature < kGreedyTemperature || params.top_k == 1) {
-    drawn.token_id = static_cast<int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
-  } else {
-    drawn.token_id = draw(logits, max, params, random_uniform(params.seed, static_cast<uint64_t>(counter)));
-  }
-  if (params.top_logprobs >= 0) drawn.logprob = logprob_of(logits, max, drawn.token_id, params.top_logprobs);
+  drawn.token_id = draw(logits, max, params, random_uniform(params.seed, static_cast<uint64_t>(counter)));
+  if (params.top_logprobs >= 0) drawn.logprob = logprob(logits, max, drawn.token_id, params.top_logprobs);
   return drawn;
 }
 
+Result<float> Sampler::max_logit(std::span<const float> logits) {
+  INGOT_CHECK(!logits.empty());
+  const float max = max_of(logits);
+  if (!std::isfinite(max)) return forward_error(refuse(logits, max).error());
+  return max;
+}
+
+int32_t Sampler::likeliest(std::span<const float> logits, float max) {
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
+}
+
 int32_t Sampler::draw(std::span<const float> logits, float max, const sched::SamplingParams& params, double uniform) {
+  if (is_greedy(params)) return likeliest(logits, max);
+  const Kept kept = filter(logits, max, params);
+  const double target = uniform * kept.total;
+  double before = 0;
+  int32_t last = -1;
+  if (kept.all) {
+    // Find the block, then the token. Both walks add in the order in which the total was added.
+    size_t block = 0;
+    while (block + 1 < block_sums_.size() && before + block_sums_[block] <= target) before += block_sums_[block++];
+    const size_t end = std::min(logits.size(), (block + 1) * kBlock);
+    for (size_t i = block * kBlock; i < end; ++i) {
+      if (weights_[i] <= 0) continue;
+      last = static_cast<int32_t>(i);
+      before += weights_[i];
+      if (before > target) break;
+    }
+    // A block of zeros can only be reached by rounding at the very end.
+    return last >= 0 ? last : likeliest(logits, max);
+  }
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.weight <= 0) continue;
+    last = candidate.id;
+    before += candidate.weight;
+    if (before > target) break;
+  }
+  return last;
+}
+
+void Sampler::distribution(std::span<const float> logits, float max, const sched::SamplingParams& params, std::span<double> probabilities) {
+  INGOT_CHECK(probabilities.size() == logits.size() && !is_greedy(params));
+  const Kept kept = filter(logits, max, params);
+  if (kept.all) {
+    for (size_t i = 0; i < weights_.size(); ++i) probabilities[i] = weights_[i] / kept.total;
+    return;
+  }
+  std::fill(probabilities.begin(), probabilities.end(), 0.0);
+  for (const Candidate& candidate : candidates_) probabilities[static_cast<size_t>(candidate.id)] = candidate.weight / kept.total;
+}
+
+Sampler::Kept Sampler::filter(std::span<const float> logits, float max, const sched::SamplingParams& params) {
   const double temperature = params.temperature;
   const auto vocab_size = static_cast<int64_t>(logits.size());
   const bool has_top_k = params.top_k > 0 && params.top_k < vocab_size;
@@ -125,23 +170,7 @@ int32_t Sampler::draw(std::span<const float> logits, float max, const sched::Sam
     }
   } else {
     const double total = fill_weights(logits, max, temperature);
-    if (!has_top_p && min_weight <= 0) {
-      // Nothing is cut: find the block, then the token. Both walks add in the order in which the total was added.
-      const double target = uniform * total;
-      double before = 0;
-      size_t block = 0;
-      while (block + 1 < block_sums_.size() && before + block_sums_[block] <= target) before += block_sums_[block++];
-      const size_t end = std::min(logits.size(), (block + 1) * kBlock);
-      int32_t last = -1;
-      for (size_t i = block * kBlock; i < end; ++i) {
-        if (weights_[i] <= 0) continue;
-        last = static_cast<int32_t>(i);
-        before += weights_[i];
-        if (before > target) break;
-      }
-      // A block of zeros can only be reached by rounding at the very end.
-      return last >= 0 ? last : static_cast<int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
-    }
+    if (!has_top_p && min_weight <= 0) return {.all = true, .total = total};
     // Tokens below this weight sum to less than 1 - top_p of the total, so the smallest set that holds top_p is among the others.
     // The factor leaves room for the rounding of the sums.
     const double floor = has_top_p ? (1.0 - params.top_p) * total / static_cast<double>(vocab_size) * (1 - 1e-9) : min_weight;
@@ -160,18 +189,9 @@ int32_t Sampler::draw(std::span<const float> logits, float max, const sched::Sam
     cut_to_mass(params.top_p * kept);
   }
   if (min_weight > 0) std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < min_weight; });
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  const double target = uniform * total;
-  double sum = 0;
-  int32_t last = -1;
-  for (const Candidate& candidate : candidates_) {
-    if (candidate.weight <= 0) continue;
-    last = candidate.id;
-    sum += candidate.weight;
-    if (sum > target) break;
-  }
-  return last;
+  Kept kept;
+  for (const Candidate& candidate : candidates_) kept.total += candidate.weight;
+  return kept;
 }
 
 double Sampler::fill_weights(std::span<const float> logits, float max, double temperature) {
@@ -262,11 +282,11 @@ void Sampler::cut_to_mass(double mass) {
   }
 }
 
-sched::TokenLogprob Sampler::logprob_of(std::span<const float> logits, float max, int32_t token_id, int64_t num_top) {
+sched::TokenLogprob Sampler::logprob(std::span<const float> logits, float max, int32_t token_id, int64_t num_top) {
   const double log_total = std::log(fill_weights(logits, max, 1.0)) + max;
-  const auto logprob = [&](int32_t id) { return static_cast<float>(logits[static_cast<size_t>(id)] - log_total); };
+  const auto of_id = [&](int32_t id) { return static_cast<float>(logits[static_cast<size_t>(id)] - log_total); };
   sched::TokenLogprob result;
-  result.logprob = logprob(token_id);
+  result.logprob = of_id(token_id);
   if (num_top == 0) return result;
   select_top(logits, std::min(num_top, static_cast<int64_t>(logits.size())));
   std::sort(top_ids_.begin(), top_ids_.end(), [&](int32_t a, int32_t b) {
@@ -274,7 +294,7 @@ sched::TokenLogprob Sampler::logprob_of(std::span<const float> logits, float max
     const float y = logits[static_cast<size_t>(b)];
     return x > y || (x == y && a < b);
   });
-  for (const int32_t id : top_ids_) result.top.emplace_back(id, logprob(id));
+  for (const int32_t id : top_ids_) result.top.emplace_back(id, of_id(id));
   return result;
 }
 

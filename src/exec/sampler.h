@@ -30,20 +30,40 @@ class Sampler {
   // that is -inf throughout. -inf alone is a token that cannot be drawn.
   Result<Draw> sample(std::span<const float> logits, const sched::SamplingParams& params, int64_t counter);
 
+  // The parts of sample(), for verification (exec/verify.h). `max` is what max_logit() gave for these logits.
+
+  // Whether draw() is the likeliest token.
+  static bool is_greedy(const sched::SamplingParams& params) { return params.temperature < kGreedyTemperature || params.top_k == 1; }
+  // The largest logit. Errors as those of sample().
+  static Result<float> max_logit(std::span<const float> logits);
+  // The likeliest token, the smaller id of a tie.
+  static int32_t likeliest(std::span<const float> logits, float max);
+  // The token at `uniform` in [0, 1) of the distribution.
+  int32_t draw(std::span<const float> logits, float max, const sched::SamplingParams& params, double uniform);
+  // What draw() draws from: probabilities (vocab_size), whose sum is 1. params must not be greedy.
+  void distribution(std::span<const float> logits, float max, const sched::SamplingParams& params, std::span<double> probabilities);
+  // Of a token and of the num_top likeliest.
+  sched::TokenLogprob logprob(std::span<const float> logits, float max, int32_t token_id, int64_t num_top);
+
  private:
   struct Candidate {
     double weight;  // exp((logit - max) / temperature)
     int32_t id;
   };
 
-  int32_t draw(std::span<const float> logits, float max, const sched::SamplingParams& params, double uniform);
+  // What the filters leave: all of weights_, or candidates_ in the order of ids; and the sum of their weights.
+  struct Kept {
+    bool all = false;
+    double total = 0;
+  };
+
+  Kept filter(std::span<const float> logits, float max, const sched::SamplingParams& params);
   // weights_[i] = exp((logits[i] - max) / temperature); block_sums_ holds their sums. Returns the whole sum.
   double fill_weights(std::span<const float> logits, float max, double temperature);
   // The `count` likeliest ids into top_ids_, unordered.
   void select_top(std::span<const float> logits, int64_t count);
   // Cuts candidates_, which are in the order of ids, to the smallest likeliest set that holds `mass`.
   void cut_to_mass(double mass);
-  sched::TokenLogprob logprob_of(std::span<const float> logits, float max, int32_t token_id, int64_t num_top);
 
   std::vector<double> weights_;
   std::vector<double> block_sums_;

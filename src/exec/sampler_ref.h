@@ -1,4 +1,5 @@
-// The reference of the sampler: plain loops in double over a full sort. The oracle of sampler_test.cc; production never calls it.
+// The reference of the sampler and of what comes before it: plain loops in double over a full sort. The oracle of sampler_test.cc and
+// verify_test.cc; production never calls it.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,32 @@
 #include "sched/request.h"
 
 namespace ingot::exec::ref {
+
+// The logits under the penalties and logit_bias of `params` (verify.h gives the order), after `context` (prompt and completion), of which
+// the last num_generated are the completion.
+inline std::vector<float> adjusted(std::span<const float> logits, const sched::SamplingParams& params, std::span<const int32_t> context,
+                                   size_t num_generated) {
+  const auto completion = context.last(num_generated);
+  std::vector<float> result(logits.begin(), logits.end());
+  for (size_t i = 0; i < result.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    double x = logits[i];
+    if (std::count(context.begin(), context.end(), id) > 0) {
+      if (x > 0)
+        x /= static_cast<double>(params.repetition_penalty);
+      else
+        x *= static_cast<double>(params.repetition_penalty);
+    }
+    const auto count = std::count(completion.begin(), completion.end(), id);
+    x -= static_cast<double>(params.frequency_penalty) * static_cast<double>(count);
+    if (count > 0) x -= static_cast<double>(params.presence_penalty);
+    for (const auto& [biased, bias] : params.logit_bias) {
+      if (biased == id) x += static_cast<double>(bias);
+    }
+    result[i] = static_cast<float>(x);
+  }
+  return result;
+}
 
 // The probability of every token after temperature, top_k, top_p and min_p (sampler.h gives the order); params.temperature > 0.
 inline std::vector<double> distribution(std::span<const float> logits, const sched::SamplingParams& params) {

@@ -105,6 +105,28 @@ void check_distribution(std::span<const float> logits, const SamplingParams& bas
   EXPECT_LT(z, 4) << "chi-square " << chi_square << " of " << degrees << " degrees";
 }
 
+TEST(Sampler, TheDistributionIsThatOfTheReference) {
+  const uint64_t seed = 20261201;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Rng rng(seed);
+  Sampler sampler;
+  for (int i = 0; i < 1000; ++i) {
+    const size_t size = 1 + rng.below(i % 10 == 0 ? 3000 : 60);
+    std::vector<float> logits = random_logits(rng, size, 0.1 + 6 * rng.uniform());
+    if (i % 3 == 0) {  // ties
+      for (float& logit : logits) logit = std::round(logit);
+    }
+    SamplingParams params = params_of(0.05f + static_cast<float>(rng.uniform()) * 2, 0, 1, 0);
+    if (rng.below(2) == 0) params.top_k = 2 + static_cast<int32_t>(rng.below(50));
+    if (rng.below(2) == 0) params.top_p = 0.05f + 0.9f * static_cast<float>(rng.uniform());
+    if (rng.below(3) == 0) params.min_p = 0.3f * static_cast<float>(rng.uniform());
+    const std::vector<double> expected = ref::distribution(logits, params);
+    std::vector<double> actual(size, -1);
+    sampler.distribution(logits, *Sampler::max_logit(logits), params, actual);
+    for (size_t id = 0; id < size; ++id) ASSERT_NEAR(actual[id], expected[id], 1e-12) << "case " << i << ", token " << id;
+  }
+}
+
 TEST(Sampler, DrawsFollowTheDistribution) {
   Rng rng(5);
   const std::vector<float> logits = random_logits(rng, 300, 2);

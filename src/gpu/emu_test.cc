@@ -8,7 +8,7 @@
 
 #include "gpu/kernel.h"
 #include "support/canary.h"
-#include "support/machines.h"
+#include "support/schedules.h"
 
 #if defined(__SANITIZE_THREAD__)
 namespace {

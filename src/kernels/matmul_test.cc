@@ -68,7 +68,7 @@ TEST(Matmul, EveryRowCountFrom1To9GivesTheBitsOfARowAlone) {
       run_everywhere<Matmul>(p, y);
       EXPECT_TRUE(all_close(ref::matmul(p), strided(y, rows, 37, 37), kSum)) << rows;
       const MatmulParams last{alone.data(), 37, x.data() + (rows - 1) * 160, 160, w->view, 1, false};
-      cpu_run<Matmul>(last);
+      run_once<Matmul>(last);
       EXPECT_EQ(std::memcmp(alone.data(), y.data() + (rows - 1) * 37, 37 * 4), 0) << "row " << rows - 1 << " of " << rows;
     }
   }
@@ -99,7 +99,7 @@ TEST(Matmul, ARowSliceOfAWeightIsThoseRows) {
   for (const auto format : kFormats) {
     const auto w = random_weight(rng, format, 300, 64);
     Buffer<float> x(random_floats(rng, 64)), all(300), part(50);
-    cpu_run<Matmul>({all.data(), 300, x.data(), 64, w->view, 1, false});
+    run_once<Matmul>({all.data(), 300, x.data(), 64, w->view, 1, false});
     const MatmulParams p{part.data(), 50, x.data(), 64, w->view.row_slice(201, 50), 1, false};
     run_everywhere<Matmul>(p, part);
     EXPECT_EQ(std::memcmp(part.data(), all.data() + 201, 50 * 4), 0) << static_cast<int>(format);
@@ -125,7 +125,7 @@ TEST(MatmulTransposed, EveryFormatAndOddShapes) {
       EXPECT_TRUE(gaps_untouched(y, s.k + 2, s.k));
       for (int64_t m = 0; m < s.m; ++m) {
         Buffer<float> alone(s.k);
-        cpu_run<MatmulTransposed>({alone.data(), s.k, x.data() + m * (s.n + 3), s.n + 3, w->view, 1});
+        run_once<MatmulTransposed>({alone.data(), s.k, x.data() + m * (s.n + 3), s.n + 3, w->view, 1});
         EXPECT_EQ(std::memcmp(alone.data(), y.data() + m * (s.k + 2), static_cast<size_t>(s.k) * 4), 0) << "row " << m;
       }
     }
@@ -134,9 +134,15 @@ TEST(MatmulTransposed, EveryFormatAndOddShapes) {
 
 struct Experts {
   std::vector<std::unique_ptr<OwnedWeight>> owned;
-  std::vector<tensor::WeightView> views;
-  Experts(Rng& rng, WeightFormat format, int64_t count, int64_t n, int64_t k) {
+  Buffer<tensor::WeightView> views;
+  Experts(Rng& rng, WeightFormat format, int64_t count, int64_t n, int64_t k) : views(make(owned, rng, format, count, n, k)) {}
+
+ private:
+  static std::vector<tensor::WeightView> make(std::vector<std::unique_ptr<OwnedWeight>>& owned, Rng& rng, WeightFormat format,
+                                              int64_t count, int64_t n, int64_t k) {
+    std::vector<tensor::WeightView> views;
     for (int64_t e = 0; e < count; ++e) views.push_back(owned.emplace_back(random_weight(rng, format, n, k))->view);
+    return views;
   }
 };
 
@@ -155,7 +161,7 @@ TEST(GroupedMatmul, EveryFormatWithUnchosenAndCrowdedExperts) {
     EXPECT_TRUE(gaps_untouched(y, n + 3, n));
 
     Buffer<float> alone(n);
-    cpu_run<Matmul>({alone.data(), n, x.data() + (k + 1), k + 1, experts.views[3], 1, false});
+    run_once<Matmul>({alone.data(), n, x.data() + (k + 1), k + 1, experts.views[3], 1, false});
     EXPECT_EQ(std::memcmp(alone.data(), y.data() + 5 * (n + 3), static_cast<size_t>(n) * 4), 0) << "row 5 is token 1 by expert 3";
   }
 }

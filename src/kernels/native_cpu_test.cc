@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -546,6 +548,170 @@ TEST_F(NativeCpu, ExpandedMlaAgreesAndIsBatchInvariant) {
         native::expanded_mla(pool3, one);
         ASSERT_EQ(std::memcmp(alone.data(), native.row(t * heads), static_cast<size_t>(heads * v_dim) * 4), 0) << "token " << t;
       }
+    }
+  }
+}
+
+// One operation over rows [first, first + count) of a fixed problem of kBatchRows rows, `width` floats of output a row.
+constexpr int64_t kBatchRows = 65;
+using RowOperation = std::function<void(ThreadPool& pool, int64_t first, int64_t count, float* out)>;
+
+// Every row alone on one thread is the oracle for every batch size around the tile widths, for any number of threads.
+void expect_rows_do_not_see_each_other(const std::string& what, int64_t width, const RowOperation& operation) {
+  ThreadPool one(1), two(2), three(3);
+  std::vector<float> alone(static_cast<size_t>(kBatchRows * width), NAN);
+  for (int64_t r = 0; r < kBatchRows; ++r) operation(one, r, 1, alone.data() + r * width);
+  for (const float v : alone) ASSERT_TRUE(std::isfinite(v)) << what;
+  for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 64, 65}) {
+    for (ThreadPool* pool : {&one, &two, &three}) {
+      const int64_t first = (kBatchRows - m) / 2;
+      std::vector<float> together(static_cast<size_t>(m * width), NAN);
+      operation(*pool, first, m, together.data());
+      for (int64_t r = 0; r < m; ++r)
+        ASSERT_EQ(std::memcmp(together.data() + r * width, alone.data() + (first + r) * width, static_cast<size_t>(width) * 4), 0)
+            << what << ": row " << r << " of " << m << " on " << pool->num_threads() << " threads";
+    }
+  }
+}
+
+// A verify step runs a handful of rows where decoding runs one: accepted tokens must be those that decoding would have made.
+TEST_F(NativeCpu, NoOperationLetsARowSeeItsBatch) {
+  for (const WeightFormat format : kFormats) {
+    const std::string name = fmt::format(" of format {}", static_cast<int>(format));
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{61, 64}, {150, 576}}) {
+      const TestWeight w(rng, format, n, k, 9);
+      const auto x = random_floats(rng, kBatchRows * std::max(n, k));
+      expect_rows_do_not_see_each_other("matmul" + name, n, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+        native::matmul(pool, {out, n, x.data() + first * k, k, w.view, count, false});
+      });
+      expect_rows_do_not_see_each_other("matmul onto" + name, n, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+        for (int64_t i = 0; i < count * n; ++i) out[i] = x[static_cast<size_t>(i % n)];
+        native::matmul(pool, {out, n, x.data() + first * k, k, w.view, count, true});
+      });
+      expect_rows_do_not_see_each_other("matmul_transposed" + name, k, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+        native::matmul_transposed(pool, {out, k, x.data() + first * n, n, w.view, count});
+      });
+    }
+    // Two experts a row, in the row's own order: the permuted rows are put back before they are compared.
+    const int64_t experts = 5, k = 2, n = 70, cols = 96;
+    std::vector<TestWeight> weights;
+    std::vector<WeightView> views;
+    for (int64_t e = 0; e < experts; ++e) weights.emplace_back(rng, format, n, cols);
+    for (auto& w : weights) views.push_back(w.view);
+    std::vector<int32_t> chosen;
+    for (int64_t t = 0; t < kBatchRows; ++t) {
+      chosen.push_back(static_cast<int32_t>(rng.below(2)));
+      chosen.push_back(static_cast<int32_t>(2 + rng.below(3)));
+    }
+    const auto x = random_floats(rng, kBatchRows * cols);
+    expect_rows_do_not_see_each_other("grouped_matmul" + name, k * n, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+      std::vector<int32_t> order(static_cast<size_t>(count * k)), inverse(order.size()), offsets(experts + 1);
+      permute(stream, {order.data(), inverse.data(), offsets.data(), chosen.data() + first * k, count, experts, k});
+      std::vector<float> permuted(static_cast<size_t>(count * k * n));
+      native::grouped_matmul(
+          pool, {permuted.data(), n, x.data() + first * cols, cols, order.data(), k, offsets.data(), views.data(), count * k, experts, n});
+      for (size_t i = 0; i < order.size(); ++i) std::copy_n(permuted.data() + inverse[i] * n, n, out + static_cast<int64_t>(i) * n);
+    });
+  }
+  const int64_t dim = 100;
+  const auto x = random_floats(rng, kBatchRows * dim, 4.0f), up = random_floats(rng, kBatchRows * dim, 4.0f);
+  const TestWeight weight(rng, WeightFormat::bf16, 1, dim);
+  expect_rows_do_not_see_each_other("rms_norm", dim, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+    native::rms_norm(pool, {out, dim, x.data() + first * dim, dim, weight.view.data, DType::bf16, count, dim, 1e-5f});
+  });
+  expect_rows_do_not_see_each_other("swiglu", dim, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+    native::swiglu(pool, {out, dim, x.data() + first * dim, up.data() + first * dim, dim, count, dim});
+  });
+  expect_rows_do_not_see_each_other("rope", dim, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+    std::copy_n(x.data() + first * dim, count * dim, out);
+    native::rope(pool, {out, dim, dim / 2, 10, up.data() + first * 36, count, 2, 36, true});
+  });
+  std::vector<int32_t> places(kBatchRows * 3);
+  for (auto& place : places) place = static_cast<int32_t>(rng.below(kBatchRows));
+  expect_rows_do_not_see_each_other("combine", dim, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+    native::combine(pool, {out, dim, x.data(), dim, places.data() + first * 3, up.data() + first * 3, count, 3, dim, false});
+  });
+}
+
+// Products that share a call share its loop, and nothing else.
+TEST_F(NativeCpu, AListOfProductsGivesTheBitsOfEachAlone) {
+  const int64_t rows = 6, n[] = {64, 5, 700}, k[] = {128, 96, 256};
+  std::vector<TestWeight> weights;
+  std::vector<std::vector<float>> x, list_y, alone_y;
+  for (size_t i = 0; i < 3; ++i) {
+    weights.emplace_back(rng, kFormats[i], n[i], k[i]);
+    x.push_back(random_floats(rng, rows * std::max(n[i], k[i])));
+  }
+  for (const bool transposed : {false, true}) {
+    list_y.clear();
+    std::vector<MatmulParams> products;
+    std::vector<MatmulTransposedParams> turned;
+    for (size_t i = 0; i < 3; ++i) list_y.emplace_back(static_cast<size_t>(rows * std::max(n[i], k[i])), 0.5f);
+    alone_y = list_y;
+    for (size_t i = 0; i < 3; ++i) {
+      products.push_back({list_y[i].data(), n[i], x[i].data(), k[i], weights[i].view, rows, i == 1});
+      turned.push_back({list_y[i].data(), k[i], x[i].data(), n[i], weights[i].view, rows});
+    }
+    if (transposed)
+      native::matmul_transposed(pool3, turned);
+    else
+      native::matmul(pool3, products);
+    for (size_t i = 0; i < 3; ++i) {
+      if (transposed)
+        native::matmul_transposed(pool1, {alone_y[i].data(), k[i], x[i].data(), n[i], weights[i].view, rows});
+      else
+        native::matmul(pool1, {alone_y[i].data(), n[i], x[i].data(), k[i], weights[i].view, rows, i == 1});
+      EXPECT_EQ(list_y[i], alone_y[i]) << "product " << i << (transposed ? ", transposed" : "");
+    }
+  }
+  native::matmul(pool2, std::span<const MatmulParams>{});  // an empty list is a no-op
+}
+
+// The attention of one sequence's consecutive positions, as a verify step or a chunk has them, and of rows of two sequences in turn.
+TEST_F(NativeCpu, NoAttentionOperationLetsARowSeeItsBatch) {
+  const int64_t longest = 200, heads = 8, topk = 40, page = 16;
+  for (const bool one_sequence : {true, false}) {
+    const std::string which = one_sequence ? " over one sequence" : " over two sequences";
+    std::vector<int32_t> seqs, positions;
+    for (int32_t t = 0; t < kBatchRows; ++t) {
+      seqs.push_back(one_sequence ? 0 : t % 2);
+      positions.push_back(one_sequence ? 100 + t : t * 3);
+    }
+    std::vector<int32_t> indices(kBatchRows * topk);
+    const auto scores = random_floats(rng, kBatchRows * longest);
+    expect_rows_do_not_see_each_other("top_k" + which, topk, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+      native::top_k(pool, {indices.data() + first * topk, scores.data() + first * longest, longest, positions.data() + first, count, topk});
+      for (int64_t i = 0; i < count * topk; ++i) out[i] = static_cast<float>(indices[static_cast<size_t>(first * topk + i)]);
+    });
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e4m3}) {
+      const TestCache cache(rng, 160, page, longest, dtype);
+      const auto where = [&](int64_t first) {
+        return PagedPositions{cache.page_table.data(), seqs.data() + first, positions.data() + first, cache.max_pages, page};
+      };
+      const auto q = random_floats(rng, kBatchRows * heads * 160), weights = random_floats(rng, kBatchRows * heads);
+      if (dtype != DType::f8_e4m3) {
+        expect_rows_do_not_see_each_other("index_scores" + which, longest, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+          std::fill_n(out, count * longest, 0.0f);  // entries beyond a row's position are not written
+          native::index_scores(pool, {out, longest, q.data() + first * heads * 160, weights.data() + first * heads, heads,
+                                      cache.bytes.data(), dtype, where(first), count, heads, 160, 0.25f});
+        });
+      }
+      for (const int32_t* list : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(indices.data())}) {
+        expect_rows_do_not_see_each_other(
+            "sparse_mla" + which, heads * 128, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+              native::sparse_mla(pool, {out, q.data() + first * heads * 160, cache.bytes.data(), dtype,
+                                        list ? list + first * topk : nullptr, topk, where(first), count, heads, 128, 32, 0.125f});
+            });
+      }
+    }
+    const auto kv = random_floats(rng, longest * heads * 72), k_pe = random_floats(rng, longest * 16);
+    const auto q = random_floats(rng, kBatchRows * heads * 48);
+    for (const int32_t* list : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(indices.data())}) {
+      expect_rows_do_not_see_each_other(
+          "expanded_mla" + which, heads * 40, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+            native::expanded_mla(pool, {out, q.data() + first * heads * 48, kv.data(), k_pe.data(), 16, positions.data() + first,
+                                        list ? list + first * topk : nullptr, topk, count, heads, 32, 16, 40, 0.2f});
+          });
     }
   }
 }

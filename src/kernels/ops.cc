@@ -68,18 +68,22 @@ void rope(gpu::Stream& stream, const RopeParams& p) {
   native::rope(*stream.pool, p);
 }
 
-void matmul(gpu::Stream& stream, const MatmulParams& p) {
-  check_weight(p.w);
-  INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.cols && p.y_stride >= p.w.rows), "matmul {} x {} with strides {} and {}", p.w.rows,
-              p.w.cols, p.x_stride, p.y_stride);
-  native::matmul(*stream.pool, p);
+void matmul(gpu::Stream& stream, std::span<const MatmulParams> products) {
+  for (const MatmulParams& p : products) {
+    check_weight(p.w);
+    INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.cols && p.y_stride >= p.w.rows), "matmul {} x {} with strides {} and {}", p.w.rows,
+                p.w.cols, p.x_stride, p.y_stride);
+  }
+  native::matmul(*stream.pool, products);
 }
 
-void matmul_transposed(gpu::Stream& stream, const MatmulTransposedParams& p) {
-  check_weight(p.w);
-  INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.rows && p.y_stride >= p.w.cols), "transposed matmul {} x {} with strides {} and {}",
-              p.w.rows, p.w.cols, p.x_stride, p.y_stride);
-  native::matmul_transposed(*stream.pool, p);
+void matmul_transposed(gpu::Stream& stream, std::span<const MatmulTransposedParams> products) {
+  for (const MatmulTransposedParams& p : products) {
+    check_weight(p.w);
+    INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.rows && p.y_stride >= p.w.cols), "transposed matmul {} x {} with strides {} and {}",
+                p.w.rows, p.w.cols, p.x_stride, p.y_stride);
+  }
+  native::matmul_transposed(*stream.pool, products);
 }
 
 void swiglu(gpu::Stream& stream, const SwiGluParams& p) {
@@ -138,13 +142,15 @@ void permute(gpu::Stream& stream, const PermuteParams& p) {
   gpu::cpu_launch<Permute>(stream, p);
 }
 
-void grouped_matmul(gpu::Stream& stream, const GroupedMatmulParams& p) {
-  for (int64_t e = 0; e < p.num_experts; ++e) {
-    check_weight(p.weights[e]);
-    INGOT_CHECK(p.weights[e].rows == p.n && p.weights[e].cols == p.weights[0].cols, "expert {} is {} x {}, not {} x {}", e,
-                p.weights[e].rows, p.weights[e].cols, p.n, p.weights[0].cols);
+void grouped_matmul(gpu::Stream& stream, std::span<const GroupedMatmulParams> products) {
+  for (const GroupedMatmulParams& p : products) {
+    for (int64_t e = 0; e < p.num_experts; ++e) {
+      check_weight(p.weights[e]);
+      INGOT_CHECK(p.weights[e].rows == p.n && p.weights[e].cols == p.weights[0].cols, "expert {} is {} x {}, not {} x {}", e,
+                  p.weights[e].rows, p.weights[e].cols, p.n, p.weights[0].cols);
+    }
   }
-  native::grouped_matmul(*stream.pool, p);
+  native::grouped_matmul(*stream.pool, products);
 }
 
 void combine(gpu::Stream& stream, const CombineParams& p) { native::combine(*stream.pool, p); }

@@ -39,37 +39,65 @@ void Forward::project(const WeightView& w, const float* x, float* y, int64_t row
   matmul(stream_, {.y = y, .y_stride = w.rows, .x = x, .x_stride = w.cols, .w = w, .rows = rows, .accumulate = accumulate});
 }
 
+void Forward::project_all(std::initializer_list<Linear> linears, const float* x, int64_t rows) {
+  std::vector<MatmulParams> products;
+  for (const Linear& linear : linears) {
+    if (probe_) probe_->before_linear(linear.w, x, rows);
+    // Those whose input is rounded share the rounded copy: it is made of the same numbers each time.
+    products.push_back({linear.y, linear.w.rows, rounded(linear.w, x, rows), linear.w.cols, linear.w, rows, false});
+  }
+  matmul(stream_, products);
+}
+
 void Forward::norm(const VectorView& weight, const float* x, int64_t x_stride, float* y, int64_t rows, int64_t dim, float eps) {
   rms_norm(stream_, {y, y == x ? x_stride : dim, x, x_stride, weight.data, weight.dtype, rows, dim, eps});
 }
 
-void Forward::run(std::span<float> logits) {
-  const int64_t hidden = config_.hidden_size;
+void Forward::begin() {
   last_position_ = *std::max_element(batch_.positions.begin(), batch_.positions.end());
-  float* h = work_.hidden.ensure(tokens() * hidden);
-  work_.normed.ensure(tokens() * hidden);
-  kernels::embed(stream_, {h, batch_.token_ids.data(), weights_.embed, tokens()});
+  work_.hidden.ensure(tokens() * config_.hidden_size);
+  work_.normed.ensure(tokens() * config_.hidden_size);
   kernels::rope_table(stream_, {work_.rope_table.ensure(tokens() * config_.qk_rope_head_dim), batch_.positions.data(), inv_freq_.data(),
                                 tokens(), config_.qk_rope_head_dim});
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    const LayerWeights& layer = weights_.layers[static_cast<size_t>(i)];
-    norm(layer.input_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
-    attention(layer, i);
-    norm(layer.post_attention_norm, h, hidden, work_.normed.get(), tokens(), hidden, layer_eps());
-    if (layer.dense)
-      dense_mlp(*layer.dense);
-    else
-      moe(*layer.moe, i);
-    if (probe_) probe_->after_layer(i, {h, static_cast<size_t>(tokens() * hidden)});
-  }
+}
+
+void Forward::decoder_layer(const LayerWeights& layer, int64_t index) {
+  const int64_t hidden = config_.hidden_size;
+  norm(layer.input_norm, work_.hidden.get(), hidden, work_.normed.get(), tokens(), hidden, layer_eps());
+  attention(layer, index);
+  norm(layer.post_attention_norm, work_.hidden.get(), hidden, work_.normed.get(), tokens(), hidden, layer_eps());
+  if (layer.dense)
+    dense_mlp(*layer.dense);
+  else
+    moe(*layer.moe, index);
+  if (probe_) probe_->after_layer(index, {work_.hidden.get(), static_cast<size_t>(tokens() * hidden)});
+}
+
+// Gathering rows of (T, hidden) is an embedding look-up in it.
+float* Forward::gather(const float* stream, std::span<const int32_t> rows, float* to) {
+  const WeightView table{reinterpret_cast<const uint8_t*>(stream), nullptr, tokens(), config_.hidden_size, 0, tensor::WeightFormat::f32};
+  kernels::embed(stream_, {to, rows.data(), table, static_cast<int64_t>(rows.size())});
+  return to;
+}
+
+void Forward::run(const ForwardOutput& output) {
+  const int64_t hidden = config_.hidden_size;
+  begin();
+  float* h = work_.hidden.get();
+  kernels::embed(stream_, {h, batch_.token_ids.data(), weights_.embed, tokens()});
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) decoder_layer(weights_.layers[static_cast<size_t>(i)], i);
   const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
-  if (rows == 0) return;
-  // Gathering rows of the residual stream is an embedding look-up in it.
-  const WeightView stream_rows{reinterpret_cast<const uint8_t*>(h), nullptr, tokens(), hidden, 0, tensor::WeightFormat::f32};
   float* last = work_.logit_hidden.ensure(rows * hidden);
-  kernels::embed(stream_, {last, batch_.logit_rows.data(), stream_rows, rows});
-  norm(weights_.final_norm, last, hidden, last, rows, hidden, layer_eps());
-  project(weights_.lm_head, last, logits.data(), rows);
+  if (!output.hidden.empty()) {
+    norm(weights_.final_norm, h, hidden, output.hidden.data(), tokens(), hidden, layer_eps());
+    if (rows == 0) return;
+    gather(output.hidden.data(), batch_.logit_rows, last);
+  } else {
+    if (rows == 0) return;
+    gather(h, batch_.logit_rows, last);
+    norm(weights_.final_norm, last, hidden, last, rows, hidden, layer_eps());
+  }
+  project(weights_.lm_head, last, output.logits.data(), rows);
 }
 
 void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
@@ -79,20 +107,24 @@ void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
   const float* x = work_.normed.get();
 
   float* q_latent = work_.q_latent.ensure(T * config_.q_lora_rank);
-  project(layer.q_a, x, q_latent, T);
+  float* kv = work_.kv.ensure(T * kv_dim);
+  float* index_key = work_.index_key.ensure(T * config_.index_head_dim);
+  if (layer.indexer) {
+    project_all({{layer.q_a, q_latent}, {layer.kv_a, kv}, {layer.indexer->wk, index_key}}, x, T);
+  } else {
+    project_all({{layer.q_a, q_latent}, {layer.kv_a, kv}}, x, T);
+  }
   norm(layer.q_a_norm, q_latent, config_.q_lora_rank, q_latent, T, config_.q_lora_rank, qkv_eps());
   float* q = work_.q.ensure(T * heads * head_dim);
   project(layer.q_b, q_latent, q, T);
   kernels::rope(stream_, {q, heads * head_dim, head_dim, nope, work_.rope_table.get(), T, heads, rope_dim, config_.rope_interleave});
 
-  float* kv = work_.kv.ensure(T * kv_dim);
-  project(layer.kv_a, x, kv, T);
   norm(layer.kv_a_norm, kv, kv_dim, kv, T, latent_dim, qkv_eps());
   kernels::rope(stream_, {kv, kv_dim, kv_dim, latent_dim, work_.rope_table.get(), T, 1, rope_dim, config_.rope_interleave});
   kernels::latent_store(stream_, {cache_.latents(index_of_layer), cache_.options().dtype, kv, kv_dim, kv + latent_dim, kv_dim,
                                   batch_.slots.data(), T, latent_dim, rope_dim});
 
-  if (layer.indexer) index(*layer.indexer, index_of_layer);
+  if (layer.indexer) index(*layer.indexer, index_of_layer, index_key);
   if (options_.mla_form == MlaForm::absorbed)
     absorbed_attention(layer, index_of_layer);
   else
@@ -100,18 +132,16 @@ void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
   project(layer.o, work_.attention_out.get(), work_.hidden.get(), T, true);
 }
 
-void Forward::index(const IndexerWeights& indexer, int64_t layer) {
+void Forward::index(const IndexerWeights& indexer, int64_t layer, float* key) {
   const int64_t T = tokens(), dim = config_.index_head_dim;
   // The key is stored however short the context is: later tokens will score against it.
-  float* key = work_.index_key.ensure(T * dim);
-  project(indexer.wk, work_.normed.get(), key, T);
   kernels::layer_norm(stream_, {key, dim, key, dim, indexer.k_norm_weight.data, indexer.k_norm_bias.data, indexer.k_norm_weight.dtype, T,
                                 dim, kIndexerNormEps});
   kernels::rope(stream_, {key, dim, dim, 0, work_.rope_table.get(), T, 1, config_.qk_rope_head_dim, config_.indexer_rope_interleave});
   const tensor::DType dtype = KvCache::index_dtype(cache_.options().dtype);
   kernels::index_key_store(stream_, {cache_.index_keys(layer), dtype, key, dim, batch_.slots.data(), T, dim});
   // A row of at most index_topk positions takes them all; when all rows do, the layer is plain causal attention.
-  if (last_position_ < config_.index_topk) return;
+  if (last_position_ < config_.index_topk || lists_given_) return;
   choose_positions(indexer, layer);
   if (probe_) probe_->after_index(layer, {indices_, static_cast<size_t>(T * config_.index_topk)});
 }
@@ -120,6 +150,7 @@ void Forward::choose_positions(const IndexerWeights& indexer, int64_t layer) {
   const int64_t T = tokens(), dim = config_.index_head_dim, heads = config_.index_n_heads, k = config_.index_topk;
   int32_t* indices = work_.indices.ensure(T * k);
   indices_ = indices;
+  index_width_ = k;
   const int32_t* positions = batch_.positions.data();
   const auto needs_scores = [&](int64_t t) { return positions[t] >= k; };
   int64_t first = 0, end = T;
@@ -154,17 +185,21 @@ void Forward::absorbed_attention(const LayerWeights& layer, int64_t index_of_lay
   const int64_t latent_dim = config_.kv_lora_rank, key_dim = config_.latent_dim(), v_dim = config_.v_head_dim;
   const float* q = work_.q.get();
   float* absorbed = work_.q_absorbed.ensure(T * heads * key_dim);
+  std::vector<MatmulTransposedParams> into_latent;
   for (int64_t h = 0; h < heads; ++h)
-    matmul_transposed(stream_,
-                      {absorbed + h * key_dim, heads * key_dim, q + h * head_dim, heads * head_dim, layer.w_k[static_cast<size_t>(h)], T});
+    into_latent.push_back(
+        {absorbed + h * key_dim, heads * key_dim, q + h * head_dim, heads * head_dim, layer.w_k[static_cast<size_t>(h)], T});
+  matmul_transposed(stream_, into_latent);
   copy_rows(stream_, {absorbed + latent_dim, key_dim, q + nope, head_dim, T * heads, config_.qk_rope_head_dim});
   float* attended = work_.attended.ensure(T * heads * latent_dim);
-  kernels::sparse_mla(stream_, {attended, absorbed, cache_.latents(index_of_layer), cache_.options().dtype, indices_, config_.index_topk,
+  kernels::sparse_mla(stream_, {attended, absorbed, cache_.latents(index_of_layer), cache_.options().dtype, indices_, index_width_,
                                 where(0), T, heads, latent_dim, config_.qk_rope_head_dim, softmax_scale()});
   float* out = work_.attention_out.ensure(T * heads * v_dim);
+  std::vector<MatmulParams> to_values;
   for (int64_t h = 0; h < heads; ++h)
-    matmul(stream_,
-           {out + h * v_dim, heads * v_dim, attended + h * latent_dim, heads * latent_dim, layer.w_v[static_cast<size_t>(h)], T, false});
+    to_values.push_back(
+        {out + h * v_dim, heads * v_dim, attended + h * latent_dim, heads * latent_dim, layer.w_v[static_cast<size_t>(h)], T, false});
+  matmul(stream_, to_values);
 }
 
 void Forward::expanded_attention(const LayerWeights& layer, int64_t index_of_layer) {
@@ -185,8 +220,8 @@ void Forward::expanded_attention(const LayerWeights& layer, int64_t index_of_lay
     float* kv = work_.key_values.ensure(num_keys * layer.kv_b.rows);
     project(layer.kv_b, latent, kv, num_keys);
     kernels::expanded_mla(stream_, {out + begin * heads * v_dim, work_.q.get() + begin * heads * head_dim, kv, k_pe, rope_dim,
-                                    batch_.positions.data() + begin, indices_ ? indices_ + begin * config_.index_topk : nullptr,
-                                    config_.index_topk, end - begin, heads, nope, rope_dim, v_dim, softmax_scale()});
+                                    batch_.positions.data() + begin, indices_ ? indices_ + begin * index_width_ : nullptr, index_width_,
+                                    end - begin, heads, nope, rope_dim, v_dim, softmax_scale()});
     begin = end;
   }
 }
@@ -195,18 +230,26 @@ void Forward::dense_mlp(const MlpWeights& mlp) {
   const int64_t dim = mlp.gate.rows;
   float* gate = work_.gate.ensure(tokens() * dim);
   float* up = work_.up.ensure(tokens() * dim);
-  project(mlp.gate, work_.normed.get(), gate, tokens());
-  project(mlp.up, work_.normed.get(), up, tokens());
+  project_all({{mlp.gate, gate}, {mlp.up, up}}, work_.normed.get(), tokens());
   kernels::swiglu(stream_, {gate, dim, gate, up, dim, tokens(), dim});
   project(mlp.down, gate, work_.hidden.get(), tokens(), true);
 }
 
-void Forward::expert_matmul(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
-                            int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y) {
+GroupedMatmulParams Forward::expert_product(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
+                                            int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y) {
   if (probe_) probe_->before_experts(weights, x, order, rows_per_source, offsets);
   const WeightView& first = weights.front();
-  kernels::grouped_matmul(stream_, {y, first.rows, rounded(first, x, x_rows), first.cols, order, rows_per_source, offsets, weights.data(),
-                                    pairs, static_cast<int64_t>(weights.size()), first.rows});
+  return {y,
+          first.rows,
+          rounded(first, x, x_rows),
+          first.cols,
+          order,
+          rows_per_source,
+          offsets,
+          weights.data(),
+          pairs,
+          static_cast<int64_t>(weights.size()),
+          first.rows};
 }
 
 void Forward::moe(const MoeWeights& moe, int64_t layer) {
@@ -214,7 +257,14 @@ void Forward::moe(const MoeWeights& moe, int64_t layer) {
   const int64_t hidden = config_.hidden_size, dim = config_.moe_intermediate_size, pairs = T * k;
   const float* x = work_.normed.get();
   float* logits = work_.router_logits.ensure(T * experts);
-  project(moe.router, x, logits, T);
+  const int64_t shared_dim = moe.shared ? moe.shared->gate.rows : 0;
+  float* shared_gate = work_.shared_gate.ensure(T * shared_dim);
+  float* shared_up = work_.shared_up.ensure(T * shared_dim);
+  if (moe.shared) {
+    project_all({{moe.router, logits}, {moe.shared->gate, shared_gate}, {moe.shared->up, shared_up}}, x, T);
+  } else {
+    project(moe.router, x, logits, T);
+  }
   int32_t* chosen = work_.experts.ensure(pairs);
   float* weights = work_.expert_weights.ensure(pairs);
   kernels::router(stream_,
@@ -226,13 +276,16 @@ void Forward::moe(const MoeWeights& moe, int64_t layer) {
   kernels::permute(stream_, {order, inverse, offsets, chosen, T, experts, k});
   float* gate = work_.gate.ensure(pairs * dim);
   float* up = work_.up.ensure(pairs * dim);
-  expert_matmul(moe.gate, x, T, order, k, offsets, pairs, gate);
-  expert_matmul(moe.up, x, T, order, k, offsets, pairs, up);
+  const GroupedMatmulParams both[] = {expert_product(moe.gate, x, T, order, k, offsets, pairs, gate),
+                                      expert_product(moe.up, x, T, order, k, offsets, pairs, up)};
+  grouped_matmul(stream_, both);
   kernels::swiglu(stream_, {gate, dim, gate, up, dim, pairs, dim});
   float* out = work_.expert_out.ensure(pairs * hidden);
-  expert_matmul(moe.down, gate, pairs, nullptr, 1, offsets, pairs, out);
+  grouped_matmul(stream_, expert_product(moe.down, gate, pairs, nullptr, 1, offsets, pairs, out));
   kernels::combine(stream_, {work_.hidden.get(), hidden, out, hidden, inverse, weights, T, k, hidden, true});
-  if (moe.shared) dense_mlp(*moe.shared);
+  if (!moe.shared) return;
+  kernels::swiglu(stream_, {shared_gate, shared_dim, shared_gate, shared_up, shared_dim, T, shared_dim});
+  project(moe.shared->down, shared_gate, work_.hidden.get(), T, true);
 }
 
 }  // namespace ingot::model

@@ -1,5 +1,8 @@
-// The forward pass of the main layers, as a sequence of kernel operations over one batch. Owned and called by Glm alone.
+// The forward pass of the main layers and of the MTP layer, as a sequence of kernel operations over one batch. Owned and called by Glm
+// alone.
 #pragma once
+
+#include <initializer_list>
 
 #include "kernels/params.h"
 #include "model/glm.h"
@@ -23,20 +26,33 @@ class Forward {
         work_(work),
         probe_(probe) {}
 
-  void run(std::span<float> logits);
+  void run(const ForwardOutput& output);
+  // `batch.rows` must be the batch that this object was made with.
+  void run_mtp(const MtpWeights& mtp, const MtpBatch& batch, const MtpOutput& output);
 
  private:
+  void begin();
+  void decoder_layer(const LayerWeights& layer, int64_t index);
+  float* gather(const float* stream, std::span<const int32_t> rows, float* to);
+  void copy_lists(std::span<int32_t> to);
   void attention(const LayerWeights& layer, int64_t index);
-  void index(const IndexerWeights& indexer, int64_t layer);
+  void index(const IndexerWeights& indexer, int64_t layer, float* key);
   void choose_positions(const IndexerWeights& indexer, int64_t layer);
   void absorbed_attention(const LayerWeights& layer, int64_t index);
   void expanded_attention(const LayerWeights& layer, int64_t index);
   void dense_mlp(const MlpWeights& mlp);
   void moe(const MoeWeights& moe, int64_t layer);
-  void expert_matmul(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order, int64_t rows_per_source,
-                     const int32_t* offsets, int64_t pairs, float* y);
+  // A product of the routed experts' sorted rows; `order` null: x has those rows.
+  kernels::GroupedMatmulParams expert_product(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
+                                              int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y);
   const float* rounded(const WeightView& w, const float* x, int64_t rows);
   void project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate = false);
+  struct Linear {
+    const WeightView& w;
+    float* y;
+  };
+  // Several linears of the same input in one go.
+  void project_all(std::initializer_list<Linear> linears, const float* x, int64_t rows);
   void norm(const VectorView& weight, const float* x, int64_t x_stride, float* y, int64_t rows, int64_t dim, float eps);
 
   int64_t tokens() const { return static_cast<int64_t>(batch_.token_ids.size()); }
@@ -54,8 +70,10 @@ class Forward {
   KvCache& cache_;
   Workspace& work_;
   ForwardProbe* const probe_;  // may be null
-  // The list of the nearest earlier full layer, (T, index_topk); null while every row sees all of its positions.
+  // The list of the nearest earlier full layer, (T, index_width_); null while every row sees all of its positions.
   const int32_t* indices_ = nullptr;
+  int64_t index_width_ = 0;
+  bool lists_given_ = false;   // by the caller: no layer chooses anew
   int64_t last_position_ = 0;  // the largest of the batch
 };
 

@@ -1,5 +1,5 @@
 // GLM-5-class forward pass. Owns the bound weights (views into the mapped checkpoint) and the scratch memory of a step.
-// Called by exec on one thread. The MTP layer is bound too (when present) and run by the speculation of a later issue.
+// Called by exec on one thread.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +66,29 @@ struct ForwardBatch {
   std::span<const int32_t> logit_rows;  // rows of the batch whose logits are wanted, any number
 };
 
+struct ForwardOutput {
+  std::span<float> logits;  // (logit_rows, vocab_size)
+  std::span<float> hidden;  // (T, hidden_size) after the final norm, as the MTP layer reads it; empty: not wanted
+};
+
+// Rows of the MTP layer. The row at position i takes the hidden state of position i and the token at i + 1, and predicts the one at i + 2.
+// Its key lies in the slot of position i, in a layer of its own behind the main ones.
+struct MtpBatch {
+  ForwardBatch rows;              // token_ids: those that follow the positions
+  std::span<const float> hidden;  // (T, hidden_size): the main model's after its final norm; of a drafted position MtpOutput::hidden
+  // Which positions each row attends to, padded behind them with -1: those of the row that the chain of drafts began with, and the drafted
+  // ones since (config's index_share_for_mtp_iteration). Empty: the layer's own indexer chooses.
+  std::span<const int32_t> lists;  // (T, list_width)
+  int64_t list_width = 0;
+};
+
+// For each of rows.logit_rows.
+struct MtpOutput {
+  std::span<float> logits;   // (logit_rows, vocab_size)
+  std::span<float> hidden;   // (logit_rows, hidden_size) after shared_head.norm: the input of the next drafted row
+  std::span<int32_t> lists;  // (logit_rows, index_topk): the positions that the row attended to, -1 padded; empty: not wanted
+};
+
 enum class MlaForm : uint8_t { absorbed, expanded };
 
 struct GlmOptions {
@@ -103,10 +126,17 @@ class Glm {
   virtual const spec::ModelConfig& config() const = 0;
   virtual const tensor::Checkpoint& checkpoint() const = 0;
 
-  // Runs the main layers over the batch, writes the cache, and fills logits (logit_rows.size(), vocab_size) in f32.
+  // Whether the checkpoint has an MTP layer; without one forward_mtp() must not be called.
+  virtual bool has_mtp() const = 0;
+
+  // Runs the main layers over the batch, writes the cache and fills the output.
   // An empty batch is a no-op. A row's result does not depend on the other rows of the batch, to the bit.
-  virtual void forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, std::span<float> logits,
+  virtual void forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, const ForwardOutput& output,
                        ForwardProbe* probe = nullptr) = 0;
+  // The same for the MTP layer, which writes its part of the cache. Rows of one sequence that attend to each other go in one batch or in
+  // the order of their positions.
+  virtual void forward_mtp(gpu::Stream& stream, const MtpBatch& batch, KvCache& cache, const MtpOutput& output,
+                           ForwardProbe* probe = nullptr) = 0;
 };
 
 }  // namespace ingot::model

@@ -41,9 +41,56 @@ class Reference {
       x = normed(h, base + "post_attention_layernorm.weight");
       for (size_t t = 0; t < h.size(); ++t) add(h[t], c_.is_moe(i) ? moe(base + "mlp.", x[t]) : mlp(base + "mlp.", x[t]));
     }
+    hidden_ = normed(h, "model.norm.weight");
     Rows logits;
-    for (const Vec& row : normed(h, "model.norm.weight")) logits.push_back(times("lm_head", row));
+    for (const Vec& row : hidden_) logits.push_back(times("lm_head", row));
     return logits;
+  }
+  // Of the last run, after the final norm.
+  const Rows& hidden() const { return hidden_; }
+
+  struct Drafts {
+    std::vector<int32_t> tokens;
+    Rows logits;
+    std::vector<int32_t> list;  // the positions that the first draft's row chose
+  };
+  // Section 4.1 to 4.3: greedy drafts for the tokens of the last run followed by `next`. `share`: the drafted rows attend to what the first
+  // draft's row chose and to each other; else each chooses anew.
+  Drafts draft(std::span<const int32_t> tokens, int32_t next, int64_t count, bool share) {
+    const int64_t layer = c_.num_hidden_layers;
+    const std::string base = "model.layers." + std::to_string(layer) + ".";
+    const auto own = [&](const std::string& name, const std::string& main) { return values_.contains(base + name) ? base + name : main; };
+    const auto& embed = get(own("embed_tokens.weight", "model.embed_tokens.weight"));
+    std::string head = own("shared_head.head.weight", "lm_head.weight");
+    head.resize(head.size() - 7);
+    std::vector<int32_t> following(tokens.begin() + 1, tokens.end());
+    following.push_back(next);
+    Rows state = hidden_;
+    Drafts out;
+    for (int64_t step = 0; step < count; ++step) {
+      Rows h;
+      for (size_t t = 0; t < following.size(); ++t) {
+        const auto row = embed.begin() + following[t] * c_.hidden_size;
+        Vec pair = rms(Vec(row, row + c_.hidden_size), base + "enorm.weight");
+        const Vec second = rms(state[t], base + "hnorm.weight");
+        pair.insert(pair.end(), second.begin(), second.end());
+        h.push_back(times(base + "eh_proj", pair));
+      }
+      std::vector<std::vector<int32_t>> chosen;
+      const Rows attended = attention(base + "self_attn.", normed(h, base + "input_layernorm.weight"), true, chosen,
+                                      share ? static_cast<int64_t>(tokens.size()) : -1);
+      for (size_t t = 0; t < h.size(); ++t) add(h[t], attended[t]);
+      const Rows x = normed(h, base + "post_attention_layernorm.weight");
+      for (size_t t = 0; t < h.size(); ++t) add(h[t], moe(base + "mlp.", x[t]));
+      const Vec g = rms(h.back(), base + "shared_head.norm.weight");
+      if (step == 0) out.list = chosen.back();
+      out.logits.push_back(times(head, g));
+      out.tokens.push_back(
+          static_cast<int32_t>(std::max_element(out.logits.back().begin(), out.logits.back().end()) - out.logits.back().begin()));
+      state.push_back(g);
+      following.push_back(out.tokens.back());
+    }
+    return out;
   }
   const std::map<int64_t, std::vector<std::vector<int32_t>>>& lists() const { return lists_; }
 
@@ -90,7 +137,9 @@ class Reference {
   static Vec part(const Vec& x, int64_t begin, int64_t count) { return Vec(x.begin() + begin, x.begin() + begin + count); }
   static double dot(const Vec& a, const Vec& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
-  Rows attention(const std::string& base, const Rows& x, bool full, std::vector<std::vector<int32_t>>& chosen) const {
+  // Rows from `shared_from` on (not -1) take the list of the row before it and the positions since, not their own.
+  Rows attention(const std::string& base, const Rows& x, bool full, std::vector<std::vector<int32_t>>& chosen,
+                 int64_t shared_from = -1) const {
     const int64_t nope = c_.qk_nope_head_dim, rope = c_.qk_rope_head_dim, v_dim = c_.v_head_dim, head_rows = nope + v_dim;
     Rows q_latent, q, k_pe, expanded;
     for (size_t t = 0; t < x.size(); ++t) {
@@ -104,6 +153,10 @@ class Reference {
       expanded.push_back(times(base + "kv_b_proj", rms(part(kv, 0, c_.kv_lora_rank), base + "kv_a_layernorm.weight")));
     }
     if (full) chosen = choose(base + "indexer.", x, q_latent);
+    for (size_t t = static_cast<size_t>(shared_from); shared_from >= 0 && t < x.size(); ++t) {
+      chosen[t] = chosen[t - 1];
+      chosen[t].push_back(static_cast<int32_t>(t));
+    }
     Rows out;
     for (size_t t = 0; t < x.size(); ++t) {
       Vec heads;
@@ -193,6 +246,7 @@ class Reference {
   const spec::ModelConfig& c_;
   const std::map<std::string, std::vector<float>>& values_;
   std::map<int64_t, std::vector<std::vector<int32_t>>> lists_;
+  Rows hidden_;
 };
 
 }  // namespace ingot::model::ref

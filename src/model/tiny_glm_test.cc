@@ -176,7 +176,7 @@ TEST(TinyGlm, PaddingRowsWriteNothingAndChangeNoBit) {
     batch.page_table = pages;
     batch.max_pages = 3;
     batch.logit_rows = logit_rows;
-    loaded.glm->forward(stream, batch, cache, logits);
+    loaded.glm->forward(stream, batch, cache, {logits, {}});
     if (padding == 0)
       expected = logits;
     else

@@ -34,6 +34,11 @@ class Binder {
     return t;
   }
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  // Any tensor of it: a layer that is there in part is to be complained of, one that was left out is not.
+  bool has_layer(int64_t index) const {
+    const std::string base = fmt::format("{}layers.{}.", prefix_, index);
+    return std::any_of(checkpoint_.tensors().begin(), checkpoint_.tensors().end(), [&](const auto& t) { return t.name.starts_with(base); });
+  }
 
   const uint8_t* bytes(const tensor::TensorInfo& t) const { return reinterpret_cast<const uint8_t*>(checkpoint_.data(t).data()); }
 
@@ -220,7 +225,7 @@ Result<Weights> Binder::bind() {
     w.lm_head = linear(has("lm_head.weight") || !has("language_model.lm_head.weight") ? "lm_head" : "language_model.lm_head",
                        config_.vocab_size, config_.hidden_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) w.layers.push_back(layer(i));
-  if (config_.num_nextn_predict_layers > 0) w.mtp = mtp(w);
+  if (config_.num_nextn_predict_layers > 0 && has_layer(config_.num_hidden_layers)) w.mtp = mtp(w);
   list_unused(w);
   if (!missing_.empty() || !wrong_.empty()) {
     std::string message;

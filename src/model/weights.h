@@ -74,7 +74,7 @@ struct Weights {
   VectorView final_norm;  // (hidden)
   WeightView lm_head;     // (vocab, hidden)
   std::vector<LayerWeights> layers;
-  std::optional<MtpWeights> mtp;
+  std::optional<MtpWeights> mtp;     // absent when config.json names none, or the checkpoint has no tensor of it
   std::vector<UnusedTensor> unused;  // in the checkpoint, not in the model; sorted by name
 };
 

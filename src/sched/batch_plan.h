@@ -30,20 +30,23 @@ struct PageLoad {
 // One sequence's rows in a step: a chunk of its prompt (prefill) or its last token (decode). The spans and pointers are valid until commit.
 struct BatchItem {
   RequestId request = 0;
-  std::span<const int32_t> token_ids;        // the rows, in order; at least one
+  std::span<const int32_t> context;          // all tokens of the sequence that are known: prompt and completion so far
+  std::span<const int32_t> token_ids;        // the rows, in order; at least one: context[start, start + rows)
   int32_t start = 0;                         // position of the first row; positions below are in the cache
   std::span<const int32_t> pages;            // page table of the sequence, covering start + token_ids.size() + num_draft positions
   bool sample = false;                       // the last row ends what is known: draw the next token
   const SamplingParams* sampling = nullptr;  // set when sample
+  TokenConstraint* constraint = nullptr;     // may be null
   int32_t num_generated = 0;                 // completion tokens so far: the counter of the next random draw
   int32_t num_draft = 0;                     // the runner may draft so many tokens, verify them in this step and return those that hold
 };
 
 struct BatchPlan {
-  std::vector<PageSave> saves;   // run first, in order
-  std::vector<PageLoad> loads;   // then these, in order; a page may appear twice
-  std::vector<BatchItem> items;  // then the rows; decodes first
-  int64_t num_tokens = 0;        // rows over all items, drafts included
+  std::vector<PageSave> saves;      // run first, in order
+  std::vector<PageLoad> loads;      // then these, in order; a page may appear twice
+  std::vector<RequestId> released;  // ended or preempted since the last plan with rows: what a runner keeps of them is void
+  std::vector<BatchItem> items;     // then the rows; decodes first
+  int64_t num_tokens = 0;           // rows over all items, drafts included
   bool empty() const { return items.empty() && saves.empty(); }
 };
 

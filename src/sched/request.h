@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,15 +16,33 @@ namespace ingot::sched {
 using RequestId = uint64_t;
 
 struct SamplingParams {
-  float temperature = 1.0f;             // 0, or less than 1e-5: greedy
-  float top_p = 1.0f;                   // (0, 1]
-  int32_t top_k = 0;                    // 0: off
-  float min_p = 0.0f;                   // [0, 1]
-  uint64_t seed = 0;                    // always set: the desk draws one when the client gave none
-  int32_t max_tokens = 0;               // > 0
-  std::vector<int32_t> stop_token_ids;  // end of sequence ids and the client's own; the stop token is counted, not shown
-  bool ignore_eos = false;              // then stop_token_ids holds the client's own alone
-  int32_t top_logprobs = -1;            // -1: no logprobs; 0: of the chosen token; n: and of the n likeliest
+  float temperature = 1.0f;         // 0, or less than 1e-5: greedy
+  float top_p = 1.0f;               // (0, 1]
+  int32_t top_k = 0;                // 0: off
+  float min_p = 0.0f;               // [0, 1]
+  uint64_t seed = 0;                // always set: the desk draws one when the client gave none
+  bool has_client_seed = false;     // the client gave it: the same seed must give the same tokens, whatever runs beside
+  float presence_penalty = 0.0f;    // [-2, 2]: taken once from the logit of every token that the completion has already
+  float frequency_penalty = 0.0f;   // [-2, 2]: taken so many times as the completion has the token
+  float repetition_penalty = 1.0f;  // > 0: of tokens in prompt or completion, positive logits are divided by it, others multiplied
+  std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit), ids distinct
+  int32_t max_tokens = 0;                             // > 0
+  std::vector<int32_t> stop_token_ids;                // end of sequence ids and the client's own; the stop token is counted, not shown
+  bool ignore_eos = false;                            // then stop_token_ids holds the client's own alone
+  int32_t top_logprobs = -1;                          // -1: no logprobs; 0: of the chosen token; n: and of the n likeliest
+};
+
+// Most tokens that may be drafted for a sequence in a step.
+inline constexpr int32_t kMaxDraftTokens = 8;
+
+// What may come next: a grammar. Called on the engine thread by the runner: for each token of the completion first restrict(), then
+// on_token() with the token that was drawn. Drafts are never shown to it, so it is never asked to take a token back.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Sets the logits (vocab_size) of forbidden tokens to -inf; must leave one.
+  virtual void restrict(std::span<float> logits) = 0;
+  virtual void on_token(int32_t token_id) = 0;
 };
 
 // Sees every appended token on the engine thread, in order; true ends the sequence after this token (a stop string was completed).
@@ -61,7 +80,7 @@ struct TokenEvent {
   int64_t scheduled_ns = 0;   // its first rows were planned; 0: never
   int32_t num_preempted = 0;
   int replica = 0;          // set by the engine
-  int32_t num_drafted = 0;  // tokens drafted and accepted in this step
+  int32_t num_drafted = 0;  // tokens drafted in this step, and what they earned: tokens of token_ids beyond the first
   int32_t num_accepted = 0;
 };
 
@@ -79,12 +98,14 @@ struct Request {
   std::string name;             // what the client calls it ("chatcmpl-..."), for the log
   std::vector<int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
-  int32_t priority = 0;                   // higher goes first
-  int64_t submitted_ns = 0;               // set by the engine, as the deadlines: on the clock that plan() is told of
-  int64_t queue_deadline_ns = 0;          // ends unless its first rows are planned by then; 0: none
-  int64_t deadline_ns = 0;                // ends unless done by then; 0: none
-  std::vector<FetchedPage> fetched;       // in order of index
-  std::shared_ptr<TokenWatcher> watcher;  // may be null
+  int32_t priority = 0;                         // higher goes first
+  int64_t submitted_ns = 0;                     // set by the engine, as the deadlines: on the clock that plan() is told of
+  int64_t queue_deadline_ns = 0;                // ends unless its first rows are planned by then; 0: none
+  int64_t deadline_ns = 0;                      // ends unless done by then; 0: none
+  std::vector<FetchedPage> fetched;             // in order of index
+  std::shared_ptr<TokenWatcher> watcher;        // may be null
+  std::shared_ptr<TokenConstraint> constraint;  // may be null
+  int32_t max_draft_tokens = kMaxDraftTokens;   // of this request, in a step; 0: no speculation
   EventSink sink;
 };
 

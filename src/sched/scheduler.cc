@@ -25,9 +25,10 @@ std::span<const int32_t> slice(const std::vector<int32_t>& tokens, int64_t begin
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       pool_(options.num_pages),
-      cache_(pool_, options.page_size, options.prefix_cache ? options.host_pages : 0, options.page_key) {
+      cache_(pool_, options.page_size, options.prefix_cache ? options.host_pages : 0, options.page_key),
+      planner_(options.draft) {
   INGOT_CHECK(options.page_size > 0 && options.chunked_prefill_size > 0 && options.max_running_requests > 0 && options.context_length > 0);
-  INGOT_CHECK(options.num_draft_tokens >= 0 && options.max_overtaken >= 0);
+  INGOT_CHECK(options.max_overtaken >= 0);
 }
 
 Result<> Scheduler::admissible(const Request& request, const SchedulerOptions& options) {
@@ -227,6 +228,24 @@ int64_t Scheduler::more_pages(const Work& work) const {
   return std::max<int64_t>(pages_for(end) - static_cast<int64_t>(work.sequence->pages.size()), 0);
 }
 
+// Gives the decodes, which are all of `work`, their drafts. Prompts keep what they want of the budget, up to half of it.
+void Scheduler::draft(std::vector<Work>& work, int64_t& budget) {
+  candidates_.clear();
+  for (const Work& w : work) {
+    const Sequence& s = *w.sequence;
+    const int64_t most = std::min({s.max_length - s.length() - 1, int64_t{planner_.num_steps()}, int64_t{s.request.max_draft_tokens}});
+    candidates_.push_back({.acceptance = &s.acceptance, .limit = static_cast<int32_t>(std::max<int64_t>(most, 0)), .depth = 0});
+  }
+  int64_t prompt_rows = 0;
+  for (const auto& s : running_) prompt_rows += s->decoding() ? 0 : s->num_left();
+  prompt_rows = std::min(prompt_rows, (budget + 1) / 2);
+  planner_.plan(candidates_, prompt_rows, budget - prompt_rows);
+  for (size_t i = 0; i < work.size(); ++i) {
+    work[i].drafts = candidates_[i].depth;
+    budget -= work[i].drafts;
+  }
+}
+
 std::vector<Scheduler::Work> Scheduler::choose() {
   std::vector<Work> work;
   work.reserve(running_.size());
@@ -242,13 +261,7 @@ std::vector<Scheduler::Work> Scheduler::choose() {
     return work;
   }
   budget -= count;
-  const int64_t drafts = options_.num_draft_tokens;
-  if (drafts > 0 && count * drafts <= budget) {
-    for (Work& w : work) {
-      w.drafts = std::clamp<int64_t>(w.sequence->max_length - w.sequence->length() - 1, 0, drafts);
-      budget -= w.drafts;
-    }
-  }
+  if (count > 0 && planner_.num_steps() > 0) draft(work, budget);
   for (const auto& sequence : running_) {
     if (budget <= 0) break;
     if (sequence->decoding()) continue;
@@ -260,6 +273,24 @@ std::vector<Scheduler::Work> Scheduler::choose() {
   return work;
 }
 
+// Cuts drafts until the `need` of pages is met or there is no draft left that takes a page, the newest sequence's first; each gives one
+// page before one gives two. Returns the new need.
+int64_t Scheduler::cut_drafts(std::vector<Work>& work, int64_t need) {
+  for (bool cut = true; cut && need > available();) {
+    cut = false;
+    for (auto w = work.rbegin(); w != work.rend() && need > available(); ++w) {
+      const int64_t pages = more_pages(*w);
+      const int64_t covered = (static_cast<int64_t>(w->sequence->pages.size()) + pages - 1) * options_.page_size;
+      const int64_t room = covered - w->sequence->num_computed - w->rows;
+      if (pages == 0 || w->drafts == 0 || room < 0) continue;
+      w->drafts = room;
+      --need;
+      cut = true;
+    }
+  }
+  return need;
+}
+
 // Makes what is chosen fit into the pages there are: drafts go first, then the newest sequence takes only what is left, then it is
 // preempted.
 void Scheduler::fit(std::vector<Work>& work) {
@@ -269,10 +300,8 @@ void Scheduler::fit(std::vector<Work>& work) {
     return sum;
   };
   for (int64_t need = needed(); need > available(); need = needed()) {
-    if (std::any_of(work.begin(), work.end(), [](const Work& w) { return w.drafts > 0; })) {
-      for (Work& w : work) w.drafts = 0;
-      continue;
-    }
+    need = cut_drafts(work, need);
+    if (need <= available()) return;
     const Sequence* newest = running_.back().get();
     const auto it = std::find_if(work.begin(), work.end(), [&](const Work& w) { return w.sequence == newest; });
     const int64_t its_need = it == work.end() ? 0 : more_pages(*it);
@@ -317,7 +346,7 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
   }
 
   int64_t known = 0;  // rows that those who run already want
-  for (const auto& sequence : running_) known += sequence->decoding() ? 1 + options_.num_draft_tokens : sequence->num_left();
+  for (const auto& sequence : running_) known += sequence->num_left();
   admit(options_.chunked_prefill_size - known, plan);
 
   std::vector<Work> work = choose();
@@ -328,19 +357,23 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
     take_pages(more_pages(w), sequence.pages);
     BatchItem item;
     item.request = sequence.request.id;
+    item.context = sequence.tokens;
     item.token_ids = slice(sequence.tokens, sequence.num_computed, w.rows);
     item.start = static_cast<int32_t>(sequence.num_computed);
     item.pages = sequence.pages;
     item.sample = w.rows == sequence.num_left();
     item.sampling = &sequence.request.sampling;
+    item.constraint = sequence.request.constraint.get();
     item.num_generated = sequence.num_generated;
     item.num_draft = static_cast<int32_t>(w.drafts);
     plan.num_tokens += w.rows + w.drafts;
     plan.items.push_back(item);
     sequence.in_flight = true;
+    sequence.runner_knows = true;
     sequence.last_step = step_;
     if (sequence.scheduled_ns == 0) sequence.scheduled_ns = now_ns;
   }
+  if (!plan.items.empty()) plan.released.swap(released_);
   INGOT_CHECK(!plan.items.empty() || idle(), "{} sequences run and {} wait, but nothing can go on", running_.size(), waiting_.size());
   return plan;
 }
@@ -353,6 +386,9 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
   const bool wants_logprobs = sampling.top_logprobs >= 0;
   const auto& stops = sampling.stop_token_ids;
   if (sequence.num_generated == 0) counters_.prompt_tokens += static_cast<int64_t>(sequence.request.prompt.size());
+  if (planner_.num_steps() > 0) {
+    planner_.record(sequence.acceptance, static_cast<int32_t>(sampled.token_ids.size()), sampled.num_drafted);
+  }
   TokenEvent event;
   event.token_ids.reserve(sampled.token_ids.size());
   // What was drawn behind the end never happened: it reaches neither the client nor the cache.
@@ -379,6 +415,8 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
     ++counters_.drafts;
     counters_.draft_tokens += event.num_drafted;
     counters_.accepted_tokens += event.num_accepted;
+    for (size_t i = 0; i < static_cast<size_t>(event.num_drafted); ++i) ++counters_.drafted_at.at(i);
+    for (size_t i = 0; i < static_cast<size_t>(event.num_accepted); ++i) ++counters_.accepted_at.at(i);
   }
   sequence.num_computed = sequence.length() - 1;
   publish(sequence);
@@ -417,7 +455,7 @@ void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
     if (item.sample) {
       INGOT_CHECK(next_sampled < result.sampled.size() && result.sampled[next_sampled].request == item.request);
       sampled = &result.sampled[next_sampled++];
-      INGOT_CHECK(static_cast<int64_t>(sampled->token_ids.size()) <= 1 + item.num_draft);
+      INGOT_CHECK(sampled->num_drafted <= item.num_draft && static_cast<int64_t>(sampled->token_ids.size()) <= 1 + sampled->num_drafted);
     }
     if (sequence.cancelled || sampled == nullptr) {
       sequence.num_computed += static_cast<int64_t>(item.token_ids.size());
@@ -445,6 +483,8 @@ void Scheduler::release(Sequence& sequence) {
   sequence.num_shared = 0;
   sequence.num_computed = 0;
   sequence.publishes = true;
+  if (sequence.runner_knows) released_.push_back(sequence.request.id);
+  sequence.runner_knows = false;
 }
 
 void Scheduler::finish(Sequence& sequence, TokenEvent event) {
@@ -514,6 +554,8 @@ void Scheduler::verify() const {
       held.insert(held.end(), sequence->pages.begin() + sequence->num_shared, sequence->pages.end());
     }
   }
+  INGOT_CHECK(static_cast<int64_t>(released_.size()) <= options_.max_running_requests);
+  for (const RequestId id : released_) INGOT_CHECK(find(id) == nullptr || !find(id)->runner_knows);
   INGOT_CHECK(count == by_id_.size() && static_cast<int64_t>(running_.size()) <= options_.max_running_requests);
   cache_.verify(tails);
   pool_.verify(held);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "base/result.h"
 #include "sched/batch_plan.h"
+#include "sched/draft_policy.h"
 #include "sched/page_pool.h"
 #include "sched/prefix_cache.h"
 #include "sched/request.h"
@@ -35,8 +37,8 @@ struct SchedulerOptions {
   int64_t context_length = 0;  // prompt + completion of one sequence; the pool's size when that is less
   Policy policy = Policy::fcfs;
   bool prefix_cache = true;
-  int64_t host_pages = 0;        // pages the host tier holds
-  int32_t num_draft_tokens = 0;  // a decoding sequence may draft so many tokens a step
+  int64_t host_pages = 0;  // pages the host tier holds
+  DraftPolicy draft = {};  // how deep decoding sequences draft
   // A waiting request that so many later arrivals overtook (by policy or by priority) goes before all others.
   int32_t max_overtaken = 64;
   PageKeyFunction page_key = sched::page_key;  // tests take a bad one
@@ -59,9 +61,11 @@ struct SchedulerStats {
   int64_t evicted_pages = 0;
   int64_t preemptions = 0;
   int64_t finished_requests = 0;
-  int64_t drafts = 0;
+  int64_t drafts = 0;  // steps of a sequence with drafts
   int64_t draft_tokens = 0;
-  int64_t accepted_tokens = 0;
+  int64_t accepted_tokens = 0;                        // what they earned: tokens that reached the client beyond one a step
+  std::array<int64_t, kMaxDraftTokens> drafted_at{};  // by position in the draft
+  std::array<int64_t, kMaxDraftTokens> accepted_at{};
 };
 
 class Scheduler {
@@ -119,6 +123,8 @@ class Scheduler {
   bool try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan);
   void jump_ahead(Sequence& sequence);
   std::vector<Work> choose();
+  void draft(std::vector<Work>& work, int64_t& budget);
+  int64_t cut_drafts(std::vector<Work>& work, int64_t need);
   void fit(std::vector<Work>& work);
   void preempt_newest();
   void take_pages(int64_t count, std::vector<int32_t>& pages);
@@ -134,6 +140,9 @@ class Scheduler {
   List running_;  // by priority, then by arrival
   List waiting_;  // by arrival
   std::unordered_map<RequestId, Sequence*> by_id_;
+  DraftPlanner planner_;
+  std::vector<DraftCandidate> candidates_;  // of choose(), kept for its memory
+  std::vector<RequestId> released_;         // for the next plan with rows; only sequences that had rows: at most max_running_requests
   uint64_t next_arrival_ = 0;
   uint64_t step_ = 0;
   // No deadline lies before this: submit lowers it, plan finds it anew when it has passed.

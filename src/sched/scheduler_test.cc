@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "base/rng.h"
@@ -31,7 +32,8 @@ int32_t next_token(std::span<const int32_t> tokens) {
 }
 
 // Runs a plan as the model would: copies pages between the tiers, writes the rows into their slots, reads the whole context back through
-// the page table. Drafts are right with a probability of `draft_truth`; wrong ones leave their rows behind, as a real model would.
+// the page table. It drafts as many as it may, fewer, or none. Drafts are right with a probability of `draft_truth`; wrong ones leave their
+// rows behind, as a real model would.
 class TokenCache {
  public:
   TokenCache(const SchedulerOptions& options, double draft_truth)
@@ -47,6 +49,8 @@ class TokenCache {
       std::memcpy(save.to->data(), &slots_.at(static_cast<size_t>(save.page * page_size_)), page_bytes);
       EXPECT_EQ(std::memcmp(save.to->data(), save.token_ids.data(), page_bytes), 0) << "a page is saved under the name of others";
       EXPECT_EQ(key_of_(save.parent, save.token_ids), save.key) << "the parent of a page is the page before it (D11)";
+      EXPECT_TRUE(save.parent == kRootPageKey || announced_.contains(save.parent)) << "a parent that was never announced (D12)";
+      announced_.insert(save.key);
     }
     for (const PageLoad& load : plan.loads) {
       EXPECT_EQ(load.from->size(), page_bytes) << "loaded before it was saved";
@@ -62,8 +66,9 @@ class TokenCache {
       const int64_t end = item.start + static_cast<int64_t>(item.token_ids.size());
       for (int64_t position = 0; position < end; ++position) context.push_back(slot(item, position));
       SampledTokens sampled{.request = item.request, .token_ids = {next_token(context)}, .logprobs = {}, .num_drafted = item.num_draft};
+      if (rng_.below(4) == 0) sampled.num_drafted = static_cast<int32_t>(rng_.below(static_cast<uint64_t>(item.num_draft) + 1));
       bool holds = true;
-      for (int32_t d = 0; d < item.num_draft; ++d) {
+      for (int32_t d = 0; d < sampled.num_drafted; ++d) {
         const int32_t truth = sampled.token_ids.back();
         const bool right = rng_.uniform() < draft_truth_;
         slot(item, end + d) = right ? truth : truth + 1;
@@ -87,6 +92,7 @@ class TokenCache {
   double draft_truth_;
   PageKeyFunction key_of_;
   std::vector<int32_t> slots_;
+  std::set<PageKey> announced_;
   Rng rng_{7};
 };
 
@@ -97,7 +103,9 @@ struct Client {
   int64_t max_len = 0;
   int64_t computed = 0;  // rows committed or found since the last preemption
   int64_t deadline = 0;
+  int64_t cached = 0;  // of the prompt, as told with the last event
   int32_t num_preempted = 0;
+  int32_t max_drafts = 0;
   bool admitted = false;
   bool cancelled = false;
   FinishReason finish = FinishReason::none;
@@ -110,7 +118,8 @@ class House {
       : options_(options), scheduler_(options), cache_(options, draft_truth) {}
 
   // Prompts of one family share all the tokens that they both have.
-  void submit(int64_t prompt_len, int32_t max_tokens, uint64_t family, int32_t priority = 0, int64_t patience = 0) {
+  void submit(int64_t prompt_len, int32_t max_tokens, uint64_t family, int32_t priority = 0, int64_t patience = 0,
+              int32_t max_drafts = kMaxDraftTokens) {
     const RequestId id = ++last_id_;
     Request request;
     request.id = id;
@@ -119,6 +128,7 @@ class House {
     request.sampling.max_tokens = max_tokens;
     request.sampling.stop_token_ids = {0};
     request.priority = priority;
+    request.max_draft_tokens = max_drafts;
     request.deadline_ns = patience == 0 ? 0 : now_ + patience;
     request.sink = [this, id](const TokenEvent& event) { took(id, event); };
     const int64_t room = std::min(options_.context_length, options_.num_pages * options_.page_size);
@@ -130,6 +140,7 @@ class House {
     client.prompt_len = prompt_len;
     client.max_len = std::min(room, prompt_len + max_tokens);
     client.deadline = request.deadline_ns;
+    client.max_drafts = max_drafts;
     live.insert(id);
     scheduler_.submit(std::move(request));
     scheduler_.verify();
@@ -177,6 +188,7 @@ class House {
     }
     const SchedulerStats stats = scheduler_.stats();
     ASSERT_EQ(stats.free_pages + scheduler_.cache().num_device_pages() + owned, options_.num_pages) << "free + cached + private = total";
+    check_counters(stats);
   }
   void step() {
     step([](const BatchPlan&) {});
@@ -186,6 +198,8 @@ class House {
   std::set<RequestId> live;
   std::map<RequestId, std::vector<int32_t>> counters;  // draw counters seen in plans
   int64_t num_found = 0;                               // prompt rows that were not computed
+  int64_t num_drafted = 0, num_accepted = 0;           // as told to clients
+  int64_t zero_drafts = 0;                             // decodes that may draft nothing
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
@@ -204,7 +218,42 @@ class House {
     return end;
   }
 
+  // Counters only grow (K1), and the two ways to count drafts agree.
+  void check_counters(const SchedulerStats& stats) {
+    const auto list = [](const SchedulerStats& s) {
+      std::vector<int64_t> all = {s.prompt_tokens,   s.completion_tokens, s.cache_query_tokens, s.cache_hit_tokens,
+                                  s.host_hit_tokens, s.evicted_pages,     s.preemptions,        s.finished_requests,
+                                  s.drafts,          s.draft_tokens,      s.accepted_tokens};
+      all.insert(all.end(), s.drafted_at.begin(), s.drafted_at.end());
+      all.insert(all.end(), s.accepted_at.begin(), s.accepted_at.end());
+      return all;
+    };
+    const auto before = list(last_stats_), now = list(stats);
+    for (size_t i = 0; i < now.size(); ++i) ASSERT_GE(now[i], before[i]) << "counter " << i << " fell";
+    last_stats_ = stats;
+    ASSERT_EQ(std::accumulate(stats.drafted_at.begin(), stats.drafted_at.end(), int64_t{0}), stats.draft_tokens);
+    ASSERT_EQ(std::accumulate(stats.accepted_at.begin(), stats.accepted_at.end(), int64_t{0}), stats.accepted_tokens);
+    ASSERT_EQ(stats.drafted_at[0], stats.drafts);
+    ASSERT_EQ(stats.draft_tokens, num_drafted) << "what clients were told";
+    ASSERT_EQ(stats.accepted_tokens, num_accepted);
+    for (size_t i = 0; i < stats.drafted_at.size(); ++i) ASSERT_LE(stats.accepted_at[i], stats.drafted_at[i]);
+  }
+
+  // A runner that keeps something for each request it has seen must hear when that is void: once, and for none that goes on.
+  void check_released(const BatchPlan& plan) {
+    if (plan.items.empty()) {
+      ASSERT_TRUE(plan.released.empty()) << "a plan without rows may not reach the runner";
+      return;
+    }
+    for (const RequestId id : plan.released) ASSERT_EQ(kept_.erase(id), 1u) << "request " << id << " was released before";
+    for (const auto& [id, num_preempted] : kept_) {
+      ASSERT_TRUE(live.contains(id) && scheduler_.find(id)->num_preempted == num_preempted) << "request " << id << " is not released";
+    }
+    for (const BatchItem& item : plan.items) kept_[item.request] = scheduler_.find(item.request)->num_preempted;
+  }
+
   void check(const BatchPlan& plan) {
+    check_released(plan);
     int64_t num_rows = 0;
     bool prefills_began = false;
     std::set<RequestId> ids;
@@ -232,6 +281,7 @@ class House {
       ASSERT_GE(rows, 1);
       ASSERT_LE(item.start + rows, len);
       ASSERT_TRUE(std::equal(item.token_ids.begin(), item.token_ids.end(), client.tokens.begin() + item.start));
+      ASSERT_TRUE(std::equal(item.context.begin(), item.context.end(), client.tokens.begin(), client.tokens.end()));
       ASSERT_EQ(item.sample, item.start + rows == len);
       ASSERT_EQ(item.num_generated, len - client.prompt_len);
       if (item.sample) {
@@ -241,7 +291,8 @@ class House {
       const bool decode = client.computed == len - 1 && len > client.prompt_len;
       ASSERT_FALSE(decode && prefills_began) << "decodes come first";
       prefills_began = prefills_began || !decode;
-      ASSERT_LE(item.num_draft, decode ? options_.num_draft_tokens : 0);
+      ASSERT_LE(item.num_draft, decode ? std::min(options_.draft.num_steps, client.max_drafts) : 0);
+      zero_drafts += decode && item.num_draft == 0 ? 1 : 0;
       ASSERT_TRUE(item.num_draft == 0 || len + item.num_draft < client.max_len) << "drafts behind the end";
       ASSERT_GE(static_cast<int64_t>(item.pages.size()) * options_.page_size, item.start + rows + item.num_draft);
       for (size_t i = 0; i < item.pages.size(); ++i) {
@@ -280,6 +331,10 @@ class House {
     told_.insert(id);
     EXPECT_TRUE(live.contains(id)) << "event after the last one, request " << id;
     bool ended = false;
+    client.cached = event.cached_tokens;
+    num_drafted += event.num_drafted;
+    num_accepted += event.num_accepted;
+    EXPECT_LE(event.num_accepted, event.num_drafted);
     for (const int32_t token : event.token_ids) {
       EXPECT_FALSE(ended) << "a token behind the end leaks, request " << id;  // C1
       EXPECT_EQ(token, next_token(client.tokens)) << "request " << id << " went astray";
@@ -313,6 +368,8 @@ class House {
   std::set<RequestId> told_;
   std::set<RequestId> in_flight_;
   std::set<std::vector<int32_t>> computed_;  // prefixes of whole pages
+  std::map<RequestId, int32_t> kept_;        // what a runner may keep something for, and how often it had been preempted then
+  SchedulerStats last_stats_;
 
  public:
   bool has_priorities = false;
@@ -322,7 +379,7 @@ class House {
 PageKey bad_key(PageKey parent, std::span<const int32_t> tokens) { return page_key(parent, tokens) % 16; }
 
 struct Totals {
-  int64_t preemptions = 0, evicted = 0, found = 0, from_host = 0, accepted = 0;
+  int64_t preemptions = 0, evicted = 0, found = 0, from_host = 0, accepted = 0, adaptive_accepted = 0, zero_drafts = 0;
 };
 
 void property_run(uint64_t seed, int num_actions, Totals& totals) {
@@ -337,17 +394,22 @@ void property_run(uint64_t seed, int num_actions, Totals& totals) {
   options.policy = rng.below(2) == 0 ? Policy::fcfs : Policy::lpm;
   options.prefix_cache = rng.below(5) != 0;
   options.host_pages = rng.below(2) == 0 ? 0 : static_cast<int64_t>(rng.below(40));
-  options.num_draft_tokens = rng.below(2) == 0 ? 0 : static_cast<int32_t>(rng.below(6));
+  options.draft.num_steps = rng.below(3) == 0 ? 0 : static_cast<int32_t>(rng.below(1 + kMaxDraftTokens));
+  options.draft.adaptive = rng.below(2) == 0;
+  options.draft.cost.step.points = {{1, 1.0}, {2 + static_cast<double>(rng.below(30)), 1.0 + rng.uniform() * 10}};
+  options.draft.cost.pass.points = {{1, 0.01 + rng.uniform()}};
   options.max_overtaken = static_cast<int32_t>(rng.below(5));
   if (rng.below(5) == 0) options.page_key = bad_key;
-  House house(options);
+  const double draft_truth = rng.uniform();
+  House house(options, draft_truth);
   house.has_priorities = rng.below(3) == 0;
   for (int action = 0; action < num_actions && !::testing::Test::HasFailure(); ++action) {
     const uint64_t dice = rng.below(10);
     const auto submit = [&](int64_t prompt_len, int32_t max_tokens) {
       const auto priority = house.has_priorities ? static_cast<int32_t>(rng.below(3)) : 0;
       const auto patience = rng.below(10) == 0 ? static_cast<int64_t>(1 + rng.below(20)) : 0;
-      house.submit(prompt_len, max_tokens, rng.below(4), priority, patience);
+      const auto max_drafts = rng.below(3) == 0 ? static_cast<int32_t>(rng.below(4)) : kMaxDraftTokens;
+      house.submit(prompt_len, max_tokens, rng.below(4), priority, patience, max_drafts);
     };
     if (dice < 2) {
       submit(static_cast<int64_t>(rng.below(30)), 1 + static_cast<int32_t>(rng.below(60)));
@@ -373,6 +435,8 @@ void property_run(uint64_t seed, int num_actions, Totals& totals) {
   totals.found += house.num_found;
   totals.from_host += stats.host_hit_tokens;
   totals.accepted += stats.accepted_tokens;
+  if (options.draft.adaptive) totals.adaptive_accepted += stats.accepted_tokens;
+  if (options.draft.num_steps > 0) totals.zero_drafts += house.zero_drafts;
 }
 
 TEST(Scheduler, RandomArrivalsCancelsFinishesAndEvictionsKeepTheRules) {
@@ -383,6 +447,8 @@ TEST(Scheduler, RandomArrivalsCancelsFinishesAndEvictionsKeepTheRules) {
   EXPECT_GT(totals.found, 1000);
   EXPECT_GT(totals.from_host, 100);
   EXPECT_GT(totals.accepted, 1000);
+  EXPECT_GT(totals.adaptive_accepted, 1000);
+  EXPECT_GT(totals.zero_drafts, 1000);
 }
 
 TEST(PrefixCache, AnEstimateIsTheLengthOfTheMatchFromAnyGuess) {
@@ -437,6 +503,64 @@ TEST(Scheduler, SequencesThatOutgrowA64PagePoolAllEndWithTheTextTheyHaveAlone) {
     EXPECT_EQ(house.counters[id], counters) << "request " << id;
   }
   EXPECT_EQ(house.scheduler().stats().prompt_tokens, prompt_tokens) << "a prompt computed twice is counted once (K1)";
+}
+
+// The two tests of rejected rows: what a client gets is checked token by token against the model's own text, that of a cold server.
+TEST(Scheduler, RejectedDraftsNeverReachLaterAnswersThroughThePrefixCache) {  // D3, D1
+  SchedulerOptions options = small_options();
+  options.num_pages = 100;
+  options.page_size = 32;
+  options.chunked_prefill_size = 256;
+  options.context_length = 2400;
+  options.draft.num_steps = 5;
+  House house(options, 0.05);
+  const auto run = [&](int64_t prompt_len, int32_t max_tokens) {
+    house.submit(prompt_len, max_tokens, 1);
+    while (!house.live.empty() && !HasFailure()) house.step();
+    return std::prev(house.clients.end())->second;
+  };
+  const Client first = run(100, 60);
+  const Client longer = run(2100, 60);  // the same prefix and 8 KB
+  const Client again = run(100, 60);
+  EXPECT_EQ(first.tokens, again.tokens) << "the answer of a cold server";
+  EXPECT_EQ(longer.cached, 96);
+  EXPECT_EQ(again.cached, 96) << "cached tokens with drafts (D1)";
+  const SchedulerStats stats = house.scheduler().stats();
+  EXPECT_GT(stats.draft_tokens, 10 * stats.accepted_tokens) << "the case was meant to reject";
+}
+
+TEST(Scheduler, AThousandInterleavedRequestsWithRejectedDraftsEqualAColdServerAnswerByAnswer) {
+  for (const bool adaptive : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "adaptive " << adaptive);
+    SchedulerOptions options = small_options();
+    options.num_pages = 36;
+    options.context_length = 60;
+    options.chunked_prefill_size = 40;
+    options.max_running_requests = 12;
+    options.host_pages = 40;
+    options.draft.num_steps = 6;
+    options.draft.adaptive = adaptive;
+    options.draft.cost.step.points = {{1, 1.0}, {100, 1.1}};
+    House house(options, 0.15);
+    Rng rng(17);
+    for (int submitted = 0; (submitted < 1000 || !house.live.empty()) && !HasFailure();) {
+      for (uint64_t n = rng.below(4); n > 0 && submitted < 1000; --n, ++submitted) {
+        house.submit(1 + static_cast<int64_t>(rng.below(40)), 1 + static_cast<int32_t>(rng.below(20)), rng.below(6), 0, 0,
+                     rng.below(5) == 0 ? static_cast<int32_t>(rng.below(6)) : kMaxDraftTokens);
+      }
+      house.step();
+    }
+    ASSERT_EQ(house.clients.size(), 1000u);
+    for (const auto& [id, client] : house.clients) {
+      ASSERT_TRUE(client.finish == FinishReason::stop_token || client.finish == FinishReason::length) << "request " << id;
+    }
+    const SchedulerStats stats = house.scheduler().stats();
+    EXPECT_GT(stats.draft_tokens, 1000);
+    EXPECT_LT(stats.accepted_at[0], stats.drafted_at[0] / 2) << "the case was meant to reject";
+    EXPECT_GT(stats.cache_hit_tokens, 1000) << "and to share";
+    EXPECT_GT(stats.preemptions, 0) << "and to preempt";
+    EXPECT_GT(stats.host_hit_tokens, 0);
+  }
 }
 
 TEST(Scheduler, ACompletionIsCutByThePoolWhenThatIsSmallerThanTheContext) {
@@ -496,6 +620,43 @@ TEST(Scheduler, AStopOnTheLastAllowedTokenIsAStopAndEveryEosCounts) {  // C1, E8
   EXPECT_EQ(finishes_of(nullptr, 2, {1, 2, 100}), (std::vector<FinishReason>{FinishReason::none, FinishReason::length}));
 }
 
+TEST(Scheduler, WhatWasAcceptedBehindAStopStringReachesNeitherClientNorCacheNorCounters) {  // C1
+  SchedulerOptions options = small_options();
+  options.draft.num_steps = 5;
+  Scheduler scheduler(options);
+  const auto watcher = std::make_shared<StopAfter>(3);
+  std::vector<TokenEvent> events;
+  Request request;
+  request.prompt = {11, 12, 13};
+  request.sampling.max_tokens = 20;
+  request.watcher = watcher;
+  request.max_draft_tokens = 4;
+  request.sink = [&](TokenEvent event) { events.push_back(std::move(event)); };
+  scheduler.submit(std::move(request));
+  BatchPlan plan = scheduler.plan(1);
+  scheduler.commit(plan, {.sampled = {{0, {1}, {}, 0}}});
+  plan = scheduler.plan(2);
+  ASSERT_EQ(plan.items[0].num_draft, 4);
+  scheduler.commit(plan, {.sampled = {{0, {2, 3, 4, 5, 6}, {}, 4}}});
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].token_ids, (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(events[1].finish, FinishReason::stop_string);
+  EXPECT_EQ(events[1].num_drafted, 4);
+  EXPECT_EQ(events[1].num_accepted, 1);
+  EXPECT_EQ(watcher->seen, (std::vector<int32_t>{1, 2, 3}));
+  const SchedulerStats stats = scheduler.stats();
+  EXPECT_EQ(stats.drafted_at, (std::array<int64_t, kMaxDraftTokens>{1, 1, 1, 1, 0, 0, 0, 0}));
+  EXPECT_EQ(stats.accepted_at, (std::array<int64_t, kMaxDraftTokens>{1, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(stats.cached_pages, 1) << "five rows of six tokens are true, pages have four";
+  EXPECT_EQ(stats.completion_tokens, 3);
+  scheduler.verify();
+}
+
+struct NoConstraint final : TokenConstraint {
+  void restrict(std::span<float>) override {}
+  void on_token(int32_t) override {}
+};
+
 TEST(Scheduler, AFailedStepEndsAllWithTheReasonAndFreesAllPages) {
   Scheduler scheduler(small_options());
   std::vector<std::string> errors;
@@ -507,13 +668,31 @@ TEST(Scheduler, AFailedStepEndsAllWithTheReasonAndFreesAllPages) {
     request.sink = [&](const TokenEvent& event) { errors.push_back(event.error); };
     scheduler.submit(std::move(request));
   }
-  ASSERT_FALSE(scheduler.plan(1).empty());
+  std::vector<RequestId> ran;
+  for (const BatchItem& item : scheduler.plan(1).items) ran.push_back(item.request);
+  ASSERT_FALSE(ran.empty());
   scheduler.fail_all("device lost");
   EXPECT_EQ(errors, std::vector<std::string>(9, "device lost"));
   EXPECT_EQ(scheduler.stats().free_pages, small_options().num_pages);
   EXPECT_EQ(scheduler.stats().finished_requests, 9);
   EXPECT_TRUE(scheduler.idle());
   scheduler.verify();
+
+  // The runner hears of it with the next rows, however many plans without rows come before; those who never had rows it does not know.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(scheduler.plan(2).released.empty());
+  Request request;
+  request.id = 10;
+  request.prompt = {1, 2};
+  request.sampling.max_tokens = 9;
+  request.constraint = std::make_shared<NoConstraint>();
+  const TokenConstraint* constraint = request.constraint.get();
+  request.sink = [](const TokenEvent&) {};
+  scheduler.submit(std::move(request));
+  BatchPlan plan = scheduler.plan(3);
+  std::sort(plan.released.begin(), plan.released.end());
+  std::sort(ran.begin(), ran.end());
+  EXPECT_EQ(plan.released, ran);
+  EXPECT_EQ(plan.items[0].constraint, constraint);
 }
 
 TEST(PagePool, APageFreedTwiceIsCaught) {

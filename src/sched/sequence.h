@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sched/draft_policy.h"
 #include "sched/prefix_cache.h"
 #include "sched/request.h"
 
@@ -29,6 +30,8 @@ struct Sequence {
   int32_t num_generated = 0;          // commit
   int32_t num_preempted = 0;          // preempt
   int32_t num_overtaken = 0;          // admit: later arrivals that went first
+  Acceptance acceptance;              // commit: what its drafts were worth
+  bool runner_knows = false;          // plan sets, release clears: had rows, so that a runner may keep something of it
   bool in_flight = false;             // plan sets, commit clears: has rows in the step that runs
   bool cancelled = false;             // cancel while in flight; commit releases it
 

@@ -47,6 +47,7 @@ Request make_request(RequestId id, const Fields& fields) {
   request.deadline_ns = get(fields, "until", 0);
   request.sampling.max_tokens = static_cast<int32_t>(fields.at("max"));
   request.sampling.stop_token_ids = {0};
+  request.max_draft_tokens = static_cast<int32_t>(get(fields, "drafts", request.max_draft_tokens));
   return request;
 }
 
@@ -84,7 +85,7 @@ class Trace {
       options_.policy = get(fields, "lpm", 0) != 0 ? Policy::lpm : Policy::fcfs;
       options_.max_overtaken = static_cast<int32_t>(get(fields, "max_overtaken", options_.max_overtaken));
       options_.host_pages = get(fields, "host", 0);
-      options_.num_draft_tokens = static_cast<int32_t>(get(fields, "drafts", 0));
+      options_.draft.num_steps = static_cast<int32_t>(get(fields, "drafts", 0));
       scheduler_ = std::make_unique<Scheduler>(options_);
       return;
     }
@@ -117,6 +118,10 @@ class Trace {
       events_.clear();
       plan_ = scheduler_->plan(now_);
       EXPECT_EQ(show(plan_), rest_of(words));
+    } else if (verb == "released") {
+      std::string ids;
+      for (const RequestId id : plan_.released) ids += fmt::format("{}{}", ids.empty() ? "" : " ", id);
+      EXPECT_EQ(ids.empty() ? "none" : ids, rest_of(words));
     } else if (verb == "commit") {
       commit(words);
     } else if (verb == "events") {
@@ -134,6 +139,7 @@ class Trace {
                              {"queries", stats.cache_query_tokens},
                              {"host_hits", stats.host_hit_tokens},
                              {"evicted", stats.evicted_pages},
+                             {"drafted", stats.draft_tokens},
                              {"accepted", stats.accepted_tokens}};
       for (const auto& [name, value] : read_fields(words)) EXPECT_EQ(actual.at(name), value) << name;
     } else {

@@ -9,8 +9,6 @@ namespace ingot::serve {
 namespace {
 constexpr const char* kFingerprint = "ingot-" INGOT_VERSION;
 
-std::pair<std::string, std::string> replica_header(int replica) { return {"X-Ingot-Replica", std::to_string(replica)}; }
-
 int64_t count_code_points(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
@@ -43,7 +41,9 @@ Answer::Answer(AnswerOptions options, std::shared_ptr<ResponseWriter> writer)
       in_reasoning_(options_.parser.starts_in_reasoning) {}
 
 Json Answer::header(const char* object) const {
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", options_.model}, {"system_fingerprint", kFingerprint}};
+  std::string fingerprint = kFingerprint;
+  if (options_.forced_acceptance > 0) fingerprint += fmt::format("-forced-acceptance-{}", options_.forced_acceptance);
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", options_.model}, {"system_fingerprint", fingerprint}};
 }
 
 Json Answer::usage() const {
@@ -52,14 +52,22 @@ Json Answer::usage() const {
             {"total_tokens", options_.num_prompt_tokens + num_completion_tokens_},
             {"prompt_tokens_details", {{"cached_tokens", num_cached_tokens_}}}};
   if (options_.kind == AnswerOptions::Kind::chat) json["completion_tokens_details"] = {{"reasoning_tokens", num_reasoning_tokens_}};
+  if (speculation_.any() || options_.forced_acceptance > 0) json["speculative"] = speculation_.json();
+  if (options_.forced_acceptance > 0) json["speculative"]["forced_acceptance"] = options_.forced_acceptance;
   return json;
+}
+
+HttpHeaders Answer::headers() const {
+  HttpHeaders headers{{"X-Ingot-Replica", std::to_string(replica_)}};
+  if (options_.forced_acceptance > 0) headers.emplace_back("X-Ingot-Forced-Acceptance", fmt::format("{}", options_.forced_acceptance));
+  return headers;
 }
 
 void Answer::begin(int replica) {
   replica_ = replica;
   if (!options_.stream || begun_) return;
   begun_ = true;
-  writer_->start_events({replica_header(replica_)});
+  writer_->start_events(headers());
   if (options_.kind == AnswerOptions::Kind::chat) {
     send_chunk({{"index", 0}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
   }
@@ -132,7 +140,9 @@ void Answer::add(TextPiece piece) {
       return fail({504, "the request took longer than this server's request timeout", {}, "request_timeout", "server_error"});
     default: break;
   }
-  num_completion_tokens_ += static_cast<int64_t>(piece.token_ids.size());
+  const auto num_tokens = static_cast<int64_t>(piece.token_ids.size());
+  num_completion_tokens_ += num_tokens;
+  speculation_.add(num_tokens, piece.num_drafted, piece.num_accepted);
   add_logprobs(piece);
   const bool last = piece.finish != sched::FinishReason::none;
   if (options_.kind == AnswerOptions::Kind::chat) {
@@ -219,14 +229,14 @@ void Answer::finish(sched::FinishReason reason) {
   Json body = header(is_chat ? "chat.completion" : "text_completion");
   body["choices"] = Json::array({std::move(choice)});
   body["usage"] = usage();
-  writer_->respond({200, dump_json(body), "application/json", {replica_header(replica_)}});
+  writer_->respond({200, dump_json(body), "application/json", headers()});
 }
 
 void Answer::fail(const ApiError& error) {
   ended_ = true;
   if (!options_.stream) {
     auto response = error_response(error);
-    response.headers.push_back(replica_header(replica_));
+    for (auto& header : headers()) response.headers.push_back(std::move(header));
     return writer_->respond(std::move(response));
   }
   writer_->event(error_body(error.message, error.type, error.param, error.code));

@@ -11,6 +11,7 @@
 #include "sched/request.h"
 #include "serve/http.h"
 #include "serve/json_fields.h"
+#include "serve/speculation.h"
 #include "serve/text_stream.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -30,6 +31,7 @@ struct AnswerOptions {
   std::optional<int32_t> think_end_id;  // the token of "</think>": what comes before it is counted as reasoning
   std::optional<int32_t> tool_call_id;  // the token of "<tool_call>", which ends reasoning too
   std::shared_ptr<const text::Tokenizer> tokenizer;
+  double forced_acceptance = 0;  // the server's: every answer is labelled with it; 0: none
 };
 
 class Answer {
@@ -52,6 +54,7 @@ class Answer {
   void send_chunk(const Json& choice);
   Json take_logprobs();
   Json usage() const;
+  HttpHeaders headers() const;
   Json header(const char* object) const;
   void finish(sched::FinishReason reason);
   void fail(const ApiError& error);
@@ -69,6 +72,7 @@ class Answer {
   bool in_reasoning_;
   int64_t num_completion_tokens_ = 0;
   int64_t num_reasoning_tokens_ = 0;
+  SpeculationCounts speculation_;
   // A whole answer gathers here.
   std::string reasoning_;
   std::string content_;

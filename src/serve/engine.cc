@@ -151,6 +151,7 @@ struct Engine::Impl {
     record.max_tokens = request.sampling.max_tokens;
     record.priority = request.priority;
     record.submitted_ns = request.submitted_ns;
+    record.forced_acceptance = options.forced_acceptance;
     live.emplace(id, std::move(record));
     request.sink = [this, id, sink = std::move(request.sink)](TokenEvent event) {
       const bool is_last = event.finish != FinishReason::none;
@@ -184,6 +185,7 @@ struct Engine::Impl {
     record.cached_tokens = event.cached_tokens;
     record.scheduled_ns = event.scheduled_ns;
     record.preemptions = event.num_preempted;
+    record.speculation.add(count, event.num_drafted, event.num_accepted);
     if (count > 0) {
       if (record.first_token_ns == 0) {
         record.first_token_ns = now;
@@ -335,6 +337,8 @@ struct Engine::Impl {
     state.drafts = counts.drafts;
     state.draft_tokens = counts.draft_tokens;
     state.accepted_tokens = counts.accepted_tokens;
+    state.drafted_at = counts.drafted_at;
+    state.accepted_at = counts.accepted_at;
     return state;
   }
 

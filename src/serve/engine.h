@@ -34,6 +34,7 @@ class Engine {
     std::chrono::milliseconds cancel_grace{5'000};  // drain() waits so long for the cancelled ones, which takes two steps
     int replica = 0;                                // its number, for the observers and the log
     std::vector<EngineObserver*> observers;         // outlive the engine
+    double forced_acceptance = 0;                   // told to the observers with each request; 0: none
     exec::PageStore* store = nullptr;  // the disk tier, shared by all replicas; outlives the engine. Needs scheduler.host_pages
   };
   // Starts the thread. The runner's model and cache must fit the scheduler's options.

@@ -1,10 +1,12 @@
 // What the engine tells of itself: one struct a step, one a finished request. Metrics, the request log and the step trace are observers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "sched/request.h"
+#include "serve/speculation.h"
 
 namespace ingot::serve {
 
@@ -43,6 +45,8 @@ struct ReplicaState {
   int64_t drafts = 0;  // speculation: sequences' steps with drafts, tokens drafted, tokens accepted
   int64_t draft_tokens = 0;
   int64_t accepted_tokens = 0;
+  std::array<int64_t, sched::kMaxDraftTokens> drafted_at{};  // by position in the draft
+  std::array<int64_t, sched::kMaxDraftTokens> accepted_at{};
 };
 
 // A request from submit to its last event. Times are of the engine's clock; 0: it never came so far.
@@ -56,6 +60,8 @@ struct RequestRecord {
   int64_t max_tokens = 0;
   int32_t preemptions = 0;
   int32_t priority = 0;
+  SpeculationCounts speculation;
+  double forced_acceptance = 0;  // the server's; 0: none
   int64_t submitted_ns = 0;
   int64_t scheduled_ns = 0;  // first rows planned
   int64_t first_token_ns = 0;

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -467,7 +468,7 @@ class Counting final : public EngineObserver {
 
 TEST(Engine, ObserversHearEachRequestOnceWithItsTimesInOrder) {
   Engine::Options options = small_options();
-  options.scheduler.num_draft_tokens = 3;
+  options.scheduler.draft.num_steps = 3;
   Counting counting;
   options.observers = {&counting};
   const ScriptedRunner::Script script = [](const ScriptedRunner::Context& context, std::span<float> logits) {
@@ -496,6 +497,13 @@ TEST(Engine, ObserversHearEachRequestOnceWithItsTimesInOrder) {
     EXPECT_GT(state.accepted_tokens, 0);
     EXPECT_LT(state.accepted_tokens, state.draft_tokens);
     EXPECT_GT(state.cache_hit_tokens, 0) << "the same prompt again finds nothing when tokens are drafted (D1)";
+    SpeculationCounts all;
+    for (const RequestRecord& r : counting.records) all.add(r.speculation);
+    EXPECT_EQ(all.steps(), state.drafts);
+    EXPECT_EQ(all.drafted(), state.draft_tokens);
+    EXPECT_EQ(all.accepted(), state.accepted_tokens);
+    EXPECT_EQ(all.accepted_per_position(), Json(std::vector(state.accepted_at.begin(), state.accepted_at.begin() + 3)));
+    EXPECT_EQ(std::accumulate(state.drafted_at.begin(), state.drafted_at.end(), int64_t{0}), state.draft_tokens);
   }
   ASSERT_EQ(counting.records.size(), 40u);
   EXPECT_EQ(counting.first_tokens, 40);

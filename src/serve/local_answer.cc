@@ -9,8 +9,11 @@ namespace ingot::serve {
 std::string LocalFigures::text() const {
   const auto rate = [](int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0; };
   const int64_t decoded = num_completion_tokens > 0 ? num_completion_tokens - 1 : 0;
-  return fmt::format("prompt {} tokens, prefill {:.1f} tok/s, decode {:.1f} tok/s over {} tokens", num_prompt_tokens,
-                     rate(num_prompt_tokens, prefill_s), rate(decoded, decode_s), num_completion_tokens);
+  std::string text = fmt::format("prompt {} tokens, prefill {:.1f} tok/s, decode {:.1f} tok/s over {} tokens", num_prompt_tokens,
+                                 rate(num_prompt_tokens, prefill_s), rate(decoded, decode_s), num_completion_tokens);
+  if (forced_acceptance > 0) text += fmt::format("; acceptance forced to {}: the answer means nothing", forced_acceptance);
+  if (speculation.any()) text += "\nspeculation: " + speculation.text();
+  return text;
 }
 
 Result<LocalFigures> answer_locally(const ServedModel& model, Dispatcher& engine, LocalRequest request,
@@ -19,6 +22,7 @@ Result<LocalFigures> answer_locally(const ServedModel& model, Dispatcher& engine
   const auto seconds = [](Time::duration d) { return std::chrono::duration<double>(d).count(); };
   LocalFigures figures;
   figures.num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  figures.forced_acceptance = model.forced_acceptance;
   const int64_t room = model.defaults.context_length - figures.num_prompt_tokens;
   if (room < 1) {
     return fail("the prompt has {} tokens; the context length is {} tokens, at least one of them for the answer", figures.num_prompt_tokens,
@@ -56,6 +60,7 @@ Result<LocalFigures> answer_locally(const ServedModel& model, Dispatcher& engine
     if (!timed) continue;
     TextPiece& piece = timed->piece;
     if (piece.finish == sched::FinishReason::error) return fail("{}", piece.error);
+    figures.speculation.add(static_cast<int64_t>(piece.token_ids.size()), piece.num_drafted, piece.num_accepted);
     if (!piece.token_ids.empty()) {
       if (figures.num_completion_tokens == 0) {
         first = timed->at;

@@ -23,8 +23,10 @@ struct LocalFigures {
   double prefill_s = 0;  // from submit to the first token
   double decode_s = 0;   // from the first token to the last
   sched::FinishReason finish = sched::FinishReason::none;
+  SpeculationCounts speculation;
+  double forced_acceptance = 0;  // the server's; 0: none
 
-  // "prompt 29 tokens, prefill 1200.0 tok/s, decode 310.0 tok/s over 85 tokens"
+  // "prompt 29 tokens, prefill 1200.0 tok/s, decode 310.0 tok/s over 85 tokens", and a line on speculation when there was any.
   std::string text() const;
 };
 

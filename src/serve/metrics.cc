@@ -67,10 +67,27 @@ constexpr std::array kTotals{
     TotalSpec{"vllm:spec_decode_num_drafts_total", "Steps of a sequence that verified drafted tokens.", &ReplicaState::drafts},
     TotalSpec{"vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", &ReplicaState::draft_tokens},
     TotalSpec{"vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.", &ReplicaState::accepted_tokens},
+    TotalSpec{"ingot:speculative_steps_total",
+              "The same as vllm:spec_decode_num_drafts_total: 1 + accepted tokens / these is the mean acceptance length.",
+              &ReplicaState::drafts},
     TotalSpec{"ingot:steps_total", "Steps of the engine.", &ReplicaState::steps},
     TotalSpec{"ingot:evicted_pages_total", "Pages that the prefix cache gave up.", &ReplicaState::evicted_pages},
     TotalSpec{"ingot:host_hit_tokens_total", "Prompt tokens found in the prefix cache whose pages came from the host or disk tier.",
               &ReplicaState::host_hit_tokens},
+};
+
+// The same by position in the draft, with the label `position`, "0" first.
+struct PositionTotalSpec {
+  const char* name;
+  const char* help;
+  std::array<int64_t, sched::kMaxDraftTokens> ReplicaState::*field;
+};
+constexpr std::array kPositionTotals{
+    PositionTotalSpec{"vllm:spec_decode_num_accepted_tokens_per_pos_total", "Drafted tokens that were accepted, by position in the draft.",
+                      &ReplicaState::accepted_at},
+    PositionTotalSpec{"ingot:speculative_accepted_tokens_total", "Drafted tokens that were accepted, by position in the draft.",
+                      &ReplicaState::accepted_at},
+    PositionTotalSpec{"ingot:speculative_drafted_tokens_total", "Tokens drafted, by position in the draft.", &ReplicaState::drafted_at},
 };
 
 struct Total {
@@ -96,6 +113,10 @@ struct ReplicaSeries {
   Gauge* cache_usage;
   std::array<Gauge*, kPageStates.size()> pages;
   std::array<Total, kTotals.size()> totals;
+  std::array<std::array<Total, sched::kMaxDraftTokens>, kPositionTotals.size()> position_totals;
+  std::mutex acceptance_mutex;      // of the two below; held by the replica's engine thread alone
+  AcceptanceWindow acceptance;      // of first drafts
+  Gauge* first_accepted = nullptr;  // its share; null before the first draft
   Counter* pages_saved;
   Counter* pages_loaded;
   std::array<Counter*, kFinished.size()> finished;
@@ -180,12 +201,16 @@ struct Metrics::Impl {
     if (now < last) ignore(total_shrank, fmt::format("{} from {} to {}", name, last, now));
   }
 
+  void watch_acceptance(ReplicaSeries& series, const ReplicaState& state);
   Counter& route_counter(std::string_view route, int status);
 
   const std::string model_name;
+  const int32_t draft_positions;
+  const bool forced_acceptance;
   prometheus::Registry registry;
   std::function<exec::PageStore::Stats()> disk;  // may be empty
   std::vector<ReplicaSeries> replicas;
+  prometheus::Family<Gauge>* first_accepted = nullptr;
   std::array<Counter*, kNumIgnored> ignored{};
   std::array<std::atomic<bool>, kNumIgnored> ignored_logged{};
   std::array<Counter*, kRefusals.size()> refused{};
@@ -197,7 +222,10 @@ struct Metrics::Impl {
 };
 
 Metrics::Impl::Impl(std::string model, int num_replicas, MetricsCacheInfo cache)
-    : model_name(std::move(model)), replicas(static_cast<size_t>(num_replicas)) {
+    : model_name(std::move(model)),
+      draft_positions(std::clamp(cache.draft_positions, 0, sched::kMaxDraftTokens)),
+      forced_acceptance(cache.forced_acceptance > 0),
+      replicas(static_cast<size_t>(num_replicas)) {
   const Labels all{{"model_name", model_name}};
   const auto with = [](Labels labels, const std::string& key, const std::string& value) {
     labels[key] = value;
@@ -248,6 +276,20 @@ Metrics::Impl::Impl(std::string model, int num_replicas, MetricsCacheInfo cache)
     auto& family = counters(kTotals[i].name, kTotals[i].help);
     for (size_t r = 0; r < replicas.size(); ++r) replicas[r].totals[i].counter = &family.Add(engine_labels(r));
   }
+  for (size_t i = 0; i < kPositionTotals.size() && draft_positions > 0; ++i) {
+    auto& family = counters(kPositionTotals[i].name, kPositionTotals[i].help);
+    for (size_t r = 0; r < replicas.size(); ++r) {
+      for (size_t p = 0; p < static_cast<size_t>(draft_positions); ++p) {
+        replicas[r].position_totals[i][p].counter = &family.Add(with(engine_labels(r), "position", std::to_string(p)));
+      }
+    }
+  }
+  first_accepted = &gauges("ingot:speculative_position0_acceptance",
+                           "Share, 0 to 1, of first drafts that were accepted, of the last 1,000 to 2,000. Below 0.6 something is wrong "
+                           "with the draft layer, or answers are sampled at a high temperature. Absent before the first draft.");
+  gauges("ingot:forced_acceptance", "Tokens a step that a server for benchmarks accepts whatever the model says; 0: none.")
+      .Add(all)
+      .Set(cache.forced_acceptance);
   each_counter("ingot:pages_saved_total", "Pages copied to the host tier.", &R::pages_saved);
   each_counter("ingot:pages_loaded_total", "Pages copied back from the host tier.", &R::pages_loaded);
   each_labelled(counters("vllm:request_success_total", "Requests that ended, by reason; abort: cancelled, or out of time."),
@@ -312,6 +354,26 @@ Metrics::Impl::Impl(std::string model, int num_replicas, MetricsCacheInfo cache)
   for (size_t i = 0; i < kNumIgnored; ++i) ignored[i] = &dropped.Add(with(all, "reason", kIgnoredNames[i]));
 }
 
+// A draft layer that is wired wrongly changes no answer: only this shows it.
+void Metrics::Impl::watch_acceptance(ReplicaSeries& series, const ReplicaState& state) {
+  if (state.drafted_at[0] == 0) return;
+  const std::lock_guard lock(series.acceptance_mutex);
+  const bool fell = series.acceptance.update(state.drafted_at[0], state.accepted_at[0]);
+  const auto share = series.acceptance.share();
+  if (!share) return;
+  if (series.first_accepted == nullptr) {
+    series.first_accepted = &first_accepted->Add({{"model_name", model_name}, {"engine", std::to_string(state.replica)}});
+  }
+  series.first_accepted->Set(*share);
+  if (fell && !forced_acceptance) {
+    log_warn(
+        "speculation of replica {}: only {:.1f} % of the last first drafts were accepted, less than {:.0f} %: the MTP layer does not fit "
+        "the "
+        "model, or answers are sampled at a high temperature",
+        state.replica, 100 * *share, 100 * AcceptanceWindow::kFloor);
+  }
+}
+
 Counter& Metrics::Impl::route_counter(std::string_view route, int status) {
   std::lock_guard lock(routes_mutex);
   std::pair<std::string, int> key(route, status);
@@ -360,6 +422,12 @@ void Metrics::on_state(const ReplicaState& state) {
     r->pages[1]->Set(static_cast<double>(state.cached_pages));
     r->pages[2]->Set(static_cast<double>(used));
     for (size_t i = 0; i < kTotals.size(); ++i) impl_->raise(r->totals[i], state.*kTotals[i].field, kTotals[i].name);
+    for (size_t i = 0; i < kPositionTotals.size(); ++i) {
+      for (size_t p = 0; p < static_cast<size_t>(impl_->draft_positions); ++p) {
+        impl_->raise(r->position_totals[i][p], (state.*kPositionTotals[i].field)[p], kPositionTotals[i].name);
+      }
+    }
+    impl_->watch_acceptance(*r, state);
   });
 }
 

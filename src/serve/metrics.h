@@ -22,6 +22,8 @@ struct MetricsCacheInfo {
   int64_t max_context = 1 << 20;  // tokens; the top of the token histograms
   std::string cache_dtype = "auto";
   bool prefix_caching = true;
+  int32_t draft_positions = 0;   // most drafts in a row; 0: no speculation
+  double forced_acceptance = 0;  // 0: none
 };
 
 class Metrics final : public EngineObserver {

@@ -110,7 +110,9 @@ Scrape parse(const std::string& text) {
   return s;
 }
 
-MetricsCacheInfo cache_info() { return {.page_size = 64, .pages = 1000, .host_pages = 200, .max_context = 100000, .cache_dtype = "bf16"}; }
+MetricsCacheInfo cache_info() {
+  return {.page_size = 64, .pages = 1000, .host_pages = 200, .max_context = 100000, .cache_dtype = "bf16", .draft_positions = 3};
+}
 
 constexpr int64_t kMs = 1'000'000;
 
@@ -205,6 +207,8 @@ TEST(Metrics, OneRequestGivesExactFigures) {
   state.drafts = 10;
   state.draft_tokens = 30;
   state.accepted_tokens = 21;
+  state.drafted_at = {10, 10, 10};
+  state.accepted_at = {9, 7, 5};
   metrics.on_state(state);
   metrics.on_state(state);  // the same totals again add nothing
 
@@ -242,6 +246,18 @@ TEST(Metrics, OneRequestGivesExactFigures) {
   EXPECT_EQ(s.at("vllm:spec_decode_num_drafts_total", e), 10);
   EXPECT_EQ(s.at("vllm:spec_decode_num_draft_tokens_total", e), 30);
   EXPECT_EQ(s.at("vllm:spec_decode_num_accepted_tokens_total", e), 21);
+  EXPECT_EQ(s.at("ingot:speculative_steps_total", e), 10);
+  const std::array<double, 3> accepted{9, 7, 5};
+  for (size_t p = 0; p < accepted.size(); ++p) {
+    const Labels at{{"engine", "1"}, {"position", std::to_string(p)}};
+    EXPECT_EQ(s.at("vllm:spec_decode_num_accepted_tokens_per_pos_total", at), accepted[p]);
+    EXPECT_EQ(s.at("ingot:speculative_accepted_tokens_total", at), accepted[p]);
+    EXPECT_EQ(s.at("ingot:speculative_drafted_tokens_total", at), 10);
+  }
+  EXPECT_FALSE(s.samples.contains(
+      {"vllm:spec_decode_num_accepted_tokens_per_pos_total", {{"model_name", "glm"}, {"engine", "1"}, {"position", "3"}}}));
+  EXPECT_DOUBLE_EQ(s.at("ingot:speculative_position0_acceptance", e), 0.9);
+  EXPECT_EQ(s.at("ingot:forced_acceptance"), 0);
   EXPECT_EQ(s.at("vllm:request_success_total", {{"engine", "1"}, {"finished_reason", "stop"}}), 1);
   EXPECT_EQ(s.at("ingot:steps_total", e), 9);
   EXPECT_EQ(s.at("ingot:evicted_pages_total", e), 4);
@@ -425,6 +441,9 @@ TEST(Metrics, TheGrafanaDashboardUsesExportedNamesAndLabelsOnly) {
   const Json dashboard = parse_json(text.str(), "dashboard").value();
   Metrics metrics("glm", 1, cache_info());
   metrics.on_http_request("/v1/models", 200);  // its labels are made when seen
+  ReplicaState drafted;                        // as is a share of drafts
+  drafted.drafted_at[0] = 1;
+  metrics.on_state(drafted);
   const Scrape s = parse(metrics.scrape());
   std::map<std::string, std::set<std::string>> labels_of;  // of each series name
   for (const auto& [key, value] : s.samples) {

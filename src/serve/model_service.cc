@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "exec/glm_runner.h"
-#include "model/glm.h"
 #include "spec/model_config.h"
 
 namespace ingot::serve {
@@ -56,7 +55,7 @@ Result<> check_flags(const ServiceOptions& options) {
   INGOT_TRY(check_range("--max-queued-requests", options.max_queued_requests, 1, 1 << 20));
   INGOT_TRY(check_range("--max-total-tokens", options.max_total_tokens, 0, int64_t{1} << 31));
   INGOT_TRY(check_range("--threads", options.threads, 0, 4096));
-  return {};
+  return options.speculation.check();
 }
 
 // bos_token and eos_token of tokenizer_config.json, which some templates print; as text or as {"content": text}.
@@ -159,6 +158,7 @@ Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& opt
   served->name = options.served_model_name;
   if (served->name.empty()) served->name = fs::weakly_canonical(options.model, ec).filename().string();
   served->created = unix_seconds();
+  served->forced_acceptance = options.speculation.force_acceptance.value_or(0);
   INGOT_ASSIGN(served->tokenizer, text::Tokenizer::load(options.model / "tokenizer.json"));
   auto& defaults = served->defaults;
   INGOT_ASSIGN(defaults.chat_template_source, read_template(options.model));
@@ -178,6 +178,28 @@ Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& opt
   return served;
 }
 
+MadeRunner make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
+                           std::shared_ptr<ThreadPool> pool) {
+  MadeRunner made;
+  exec::GlmRunnerOptions runner;
+  runner.verify = options.speculation.verify_options();
+  runner.speculate = options.speculation.wanted() && glm->has_mtp();
+  if (runner.speculate) {
+    made.draft.num_steps = options.speculation.depth();
+    made.draft.adaptive = options.speculation.adaptive;
+    if (made.draft.adaptive) {
+      const int64_t rows = std::min<int64_t>(options.chunked_prefill_size, options.max_running_requests * (1 + made.draft.num_steps));
+      made.draft.cost = exec::measure_step_cost(*glm, cache, *pool, rows);
+      const auto ms = [](double seconds) { return 1e3 * seconds; };
+      log_info("measured for adaptive speculation: a step of 1 row {:.3f} ms, of {} rows {:.3f} ms; a draft pass {:.3f} ms",
+               ms(made.draft.cost.step.seconds(1)), 1 + made.draft.num_steps, ms(made.draft.cost.step.seconds(1 + made.draft.num_steps)),
+               ms(made.draft.cost.pass.seconds(1)));
+    }
+  }
+  made.runner = std::make_unique<exec::GlmRunner>(std::move(glm), std::move(cache), std::move(pool), runner);
+  return made;
+}
+
 Result<ModelService> load_service(const ServiceOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   INGOT_ASSIGN(const CacheType type, parse_cache_type(options.kv_cache_dtype));
@@ -195,20 +217,34 @@ Result<ModelService> load_service(const ServiceOptions& options) {
            options.kv_cache_dtype == "auto" ? " (auto)" : "", plan.num_pages, options.page_size, bytes_per_token,
            static_cast<double>(plan.num_pages * cache.page_bytes) / 1e6,
            options.dp > 1 ? fmt::format(" a replica, {} replicas", options.dp) : "", plan.context_length);
-  if (!options.hicache_dir.empty()) {
-    INGOT_ASSIGN(cache.model_identity, exec::model_identity(options.model, cache.dtype, options.page_size));
-  }
   const int threads = std::max(ThreadPool::threads_of(options.threads) / options.dp, 1);
   log_info("steps: up to {} rows, up to {} requests at once, {} more may wait; {} threads", options.chunked_prefill_size,
            options.max_running_requests, options.max_queued_requests,
            options.dp > 1 ? fmt::format("{} x {}", options.dp, threads) : std::to_string(threads));
   // Each replica maps the checkpoint anew: the file's pages are shared, scratch memory is not.
-  const auto make_runner = [&](int) -> Result<std::unique_ptr<exec::Runner>> {
-    INGOT_ASSIGN(auto glm, model::Glm::load(options.model));
+  INGOT_ASSIGN(std::shared_ptr<model::Glm> first, model::Glm::load(options.model));
+  if (!first->has_mtp()) {
+    log_info("speculation: none, the checkpoint has no MTP layer");
+  } else if (!options.speculation.wanted()) {
+    log_info("speculation: none (--speculative-algorithm none)");
+  } else {
+    log_info("speculation: NEXTN, {}{} drafts a step{}", options.speculation.adaptive ? "up to " : "", options.speculation.depth(),
+             options.speculation.use_rejection_sampling ? ", rejection sampling" : "");
+  }
+  if (!options.hicache_dir.empty()) {
+    // Pages of a server that did not keep up the MTP layer have no rows of it.
+    const bool speculates = options.speculation.wanted() && first->has_mtp();
+    INGOT_ASSIGN(cache.model_identity,
+                 exec::model_identity(options.model, cache.dtype + (speculates ? " with MTP" : ""), options.page_size));
+  }
+  const auto make_runner = [&](int) -> Result<MadeRunner> {
+    std::shared_ptr<model::Glm> glm = std::exchange(first, nullptr);
+    if (glm == nullptr) {
+      INGOT_ASSIGN(glm, model::Glm::load(options.model));
+    }
     INGOT_ASSIGN(auto kv,
                  model::KvCache::create(config, {.dtype = type.dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
-    return std::make_unique<exec::GlmRunner>(std::shared_ptr<model::Glm>(std::move(glm)), std::move(kv),
-                                             std::make_shared<ThreadPool>(threads));
+    return make_glm_runner(options, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(threads));
   };
   INGOT_ASSIGN(ModelService service, assemble_service(options, served, cache, make_runner));
   log_info("loaded in {:.2f} s", std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
@@ -227,7 +263,7 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
                       .context_length = cache.context_length,
                       .policy = options.schedule_policy == "lpm" ? sched::Policy::lpm : sched::Policy::fcfs,
                       .prefix_cache = !options.disable_radix_cache,
-                      .num_draft_tokens = options.num_draft_tokens};
+                      .draft = {}};  // each runner has its own
   engine.max_queued_requests = options.max_queued_requests;
   engine.queue_timeout = milliseconds(options.queue_timeout);
   engine.request_timeout = milliseconds(options.request_timeout);
@@ -258,16 +294,6 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
     engine.store = service.store.get();
   }
 
-  MetricsCacheInfo info;
-  info.page_size = options.page_size;
-  info.pages = cache.num_pages;
-  info.host_pages = engine.scheduler.host_pages;
-  info.max_context = cache.context_length;
-  info.cache_dtype = cache.dtype;
-  info.prefix_caching = !options.disable_radix_cache;
-  service.metrics = std::make_unique<Metrics>(service.model->name, options.dp, info);
-  if (service.store) service.metrics->set_disk_tier([store = service.store.get()] { return store->stats(); });
-  engine.observers.push_back(service.metrics.get());
   if (options.log_requests || !options.request_log.empty()) {
     INGOT_ASSIGN(service.request_log, RequestLog::open(options.request_log.string()));
     engine.observers.push_back(service.request_log.get());
@@ -277,11 +303,38 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
     engine.observers.push_back(service.step_trace.get());
   }
 
+  std::vector<MadeRunner> made;
+  int32_t draft_positions = 0;
+  for (int replica = 0; replica < options.dp; ++replica) {
+    INGOT_ASSIGN(made.emplace_back(), make_runner(replica));
+    const int32_t depth = made.back().draft.num_steps;
+    if (depth == 0 && options.speculation.required()) {
+      return fail_hint("leave the --speculative flags out", "{}: the checkpoint has no MTP layer, so nothing can be drafted",
+                       options.speculation.force_acceptance ? "--speculative-force-acceptance" : "--speculative-algorithm NEXTN");
+    }
+    draft_positions = std::max(draft_positions, depth);
+  }
+
+  MetricsCacheInfo info;
+  info.page_size = options.page_size;
+  info.pages = cache.num_pages;
+  info.host_pages = engine.scheduler.host_pages;
+  info.max_context = cache.context_length;
+  info.cache_dtype = cache.dtype;
+  info.prefix_caching = !options.disable_radix_cache;
+  info.draft_positions = draft_positions;
+  info.forced_acceptance = service.model->forced_acceptance;
+  service.metrics = std::make_unique<Metrics>(service.model->name, options.dp, info);
+  if (service.store) service.metrics->set_disk_tier([store = service.store.get()] { return store->stats(); });
+  engine.observers.push_back(service.metrics.get());
+  engine.forced_acceptance = service.model->forced_acceptance;
+
   std::vector<std::unique_ptr<Engine>> engines;
   for (int replica = 0; replica < options.dp; ++replica) {
+    MadeRunner& next = made[static_cast<size_t>(replica)];
     engine.replica = replica;
-    INGOT_ASSIGN(auto runner, make_runner(replica));
-    engines.push_back(std::make_unique<Engine>(engine, std::move(runner)));
+    engine.scheduler.draft = std::move(next.draft);
+    engines.push_back(std::make_unique<Engine>(engine, std::move(next.runner)));
   }
   service.dispatcher = std::make_unique<Dispatcher>(std::move(engines), options.page_size, cache.num_pages + engine.scheduler.host_pages);
   return service;

@@ -8,11 +8,15 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "exec/page_store.h"
+#include "model/glm.h"
+#include "sched/draft_policy.h"
 #include "serve/dispatcher.h"
 #include "serve/metrics.h"
 #include "serve/openai_api.h"
 #include "serve/request_log.h"
+#include "serve/speculation.h"
 #include "serve/step_trace.h"
 #include "tensor/dtype.h"
 
@@ -41,8 +45,8 @@ struct ServiceOptions {
   bool log_requests = false;     // a line a request: to the log, or to request_log
   std::filesystem::path request_log;
   std::filesystem::path trace_dir;
-  int32_t num_draft_tokens = 0;  // that a runner with a draft source may draft for a decoding sequence
-  int threads = 0;               // of all replicas together; 0: one per processor
+  SpeculationOptions speculation;
+  int threads = 0;  // of all replicas together; 0: one per processor
   int tp = 1;
   int dp = 1;
 };
@@ -72,12 +76,23 @@ struct CacheShape {
   std::string dtype;
   uint64_t model_identity = 0;  // with hicache_dir
 };
-using RunnerFactory = std::function<Result<std::unique_ptr<exec::Runner>>(int replica)>;
+
+// A runner, and how deep it is to draft: num_steps 0 when it has no draft source.
+struct MadeRunner {
+  std::unique_ptr<exec::Runner> runner;
+  sched::DraftPolicy draft;
+};
+using RunnerFactory = std::function<Result<MadeRunner>(int replica)>;
+
+// The model's own runner, as options.speculation, chunked_prefill_size and max_running_requests say.
+MadeRunner make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
+                           std::shared_ptr<ThreadPool> pool);
 
 // Checks the flags and reads all but the weights: tokenizer, chat template, defaults. Context length and cache are still to be decided.
 Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options);
 
 // Puts engines around runners, with all that observes them. load_service() ends here; tests come with runners of their own.
+// Errors: a runner that cannot draft although options.speculation requires it.
 Result<ModelService> assemble_service(const ServiceOptions& options, std::shared_ptr<const ServedModel> model, const CacheShape& cache,
                                       const RunnerFactory& make_runner);
 

@@ -250,11 +250,13 @@ void OpenAiApi::generate(GenerationOptions options, std::vector<int32_t> prompt,
   answer_options.logprobs = options.sampling.top_logprobs >= 0;
   answer_options.num_top_logprobs = options.sampling.top_logprobs;
   answer_options.tokenizer = model_->tokenizer;
+  answer_options.forced_acceptance = model_->forced_acceptance;
 
   sched::Request request;
   request.prompt = std::move(prompt);
   request.sampling = std::move(options.sampling);
   request.priority = options.priority;
+  request.max_draft_tokens = options.max_draft_tokens;
   const int64_t room = model_->defaults.context_length - static_cast<int64_t>(request.prompt.size());
   if (request.sampling.max_tokens == 0) request.sampling.max_tokens = static_cast<int32_t>(room);
   auto answer = std::make_shared<Answer>(std::move(answer_options), writer);

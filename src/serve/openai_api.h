@@ -24,6 +24,7 @@ struct ServedModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::optional<text::ChatTemplate> chat_template;  // without one, chat is refused
   RequestDefaults defaults;
+  double forced_acceptance = 0;  // of a server for benchmarks: its answers mean nothing, and say so; 0: none
 };
 
 // A prompt in tokens, and how its answer begins.

@@ -40,9 +40,10 @@ struct House {
     cache.page_bytes = kPageSize * 4;
     cache.context_length = defaults.context_length;
     const int64_t vocab_size = defaults.vocab_size;
-    service = assemble_service(options, served, cache, [&](int) -> Result<std::unique_ptr<exec::Runner>> {
-                return std::make_unique<ScriptedRunner>(
-                    ScriptedRunner::Options{kPages, kPageSize, vocab_size, ScriptedRunner::says(answer), before_step, nullptr});
+    service = assemble_service(options, served, cache, [&](int) -> Result<MadeRunner> {
+                return MadeRunner{std::make_unique<ScriptedRunner>(ScriptedRunner::Options{
+                                      kPages, kPageSize, vocab_size, ScriptedRunner::says(answer), before_step, nullptr}),
+                                  {}};
               }).value();
     api = std::make_unique<OpenAiApi>(service.model, *service.dispatcher, *service.metrics, OpenAiApi::Options{});
     server = HttpServer::start({}, [this](const HttpRequest& r, const std::shared_ptr<ResponseWriter>& w) { api->handle(r, w); }).value();

@@ -1,5 +1,7 @@
 #include "serve/openai_request.h"
 
+#include <charconv>
+#include <cmath>
 #include <random>
 #include <set>
 
@@ -11,6 +13,12 @@ constexpr size_t kMaxStopTokenIds = 256;
 constexpr size_t kMaxTools = 1024;
 constexpr double kMaxTemperature = 100;
 constexpr int64_t kMaxTopLogprobs = 20;
+constexpr size_t kMaxBiases = 1024;
+constexpr double kMaxBias = 100;
+constexpr double kMaxPenalty = 2;
+// Beyond these a logit may leave the range of numbers.
+constexpr double kMinRepetitionPenalty = 0.01;
+constexpr double kMaxRepetitionPenalty = 100;
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
 std::optional<ApiError> expect_object(const Json& body) {
@@ -21,6 +29,46 @@ std::optional<ApiError> expect_object(const Json& body) {
 uint64_t draw_seed() {
   thread_local std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+// The id in its one spelling: no sign, no leading zeros; so no two keys mean one token.
+std::optional<int32_t> token_id_of(const std::string& key, int64_t end) {
+  int32_t id = -1;
+  const auto [last, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || id < 0 || id >= end || std::to_string(id) != key) return std::nullopt;
+  return id;
+}
+
+void read_logit_bias(JsonFields& fields, int64_t vocab_size, std::vector<std::pair<int32_t, float>>& biases) {
+  constexpr const char* kField = "logit_bias";
+  const Json* given = fields.get(kField);
+  if (given == nullptr) return;
+  if (!given->is_object() || given->size() > kMaxBiases)
+    return fields.refuse(kField, fmt::format("expected an object of up to {} token ids, each with a number", kMaxBiases));
+  for (const auto& [key, value] : given->items()) {
+    const auto id = token_id_of(key, vocab_size);
+    if (!id) {
+      return fields.refuse(kField,
+                           fmt::format("\"{}\" is not the id of a token: expected \"0\" to \"{}\"", key.substr(0, 20), vocab_size - 1));
+    }
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= kMaxBias))
+      return fields.refuse(kField, fmt::format("of token {}: expected a number from {} to {}", key, -kMaxBias, kMaxBias));
+    biases.emplace_back(*id, value.get<float>());
+  }
+}
+
+// `speculative`: how many tokens may be drafted for this request. It changes the pace of an answer, never the answer, so a server that
+// drafts less, or not at all, has obeyed it.
+void read_speculative(JsonFields& fields, int32_t& max_draft_tokens) {
+  constexpr const char* kField = "speculative";
+  const Json* given = fields.get(kField);
+  if (given == nullptr) return;
+  if (!given->is_object()) return fields.refuse(kField, "expected an object");
+  JsonFields inner(*given, "speculative.");
+  const bool enabled = inner.boolean("enabled").value_or(true);
+  const auto num_steps = inner.integer("num_steps", 0, sched::kMaxDraftTokens);
+  if (const auto error = inner.error()) return fields.refuse(kField, error->message);
+  max_draft_tokens = enabled ? static_cast<int32_t>(num_steps.value_or(sched::kMaxDraftTokens)) : 0;
 }
 
 // Fields of both endpoints, logprobs and max_tokens apart.
@@ -35,6 +83,14 @@ void read_generation(JsonFields& fields, const RequestDefaults& defaults, Genera
   sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
   const auto seed = fields.integer("seed", INT64_MIN);
   sampling.seed = seed ? static_cast<uint64_t>(*seed) : draw_seed();
+  sampling.has_client_seed = seed.has_value();
+  const auto penalty = [&](const char* name) { return static_cast<float>(fields.number(name, -kMaxPenalty, kMaxPenalty).value_or(0)); };
+  sampling.presence_penalty = penalty("presence_penalty");
+  sampling.frequency_penalty = penalty("frequency_penalty");
+  sampling.repetition_penalty =
+      static_cast<float>(fields.number("repetition_penalty", kMinRepetitionPenalty, kMaxRepetitionPenalty).value_or(1));
+  read_logit_bias(fields, defaults.vocab_size, sampling.logit_bias);
+  read_speculative(fields, options.max_draft_tokens);
   options.stop_strings = fields.strings("stop", kMaxStopStrings);
   sampling.stop_token_ids = fields.token_ids("stop_token_ids", defaults.vocab_size, kMaxStopTokenIds);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -56,10 +112,6 @@ void read_generation(JsonFields& fields, const RequestDefaults& defaults, Genera
     }
   }
   fields.only("n", 1, "several answers to one request are not supported");
-  fields.only("presence_penalty", 0, "penalties are not supported");
-  fields.only("frequency_penalty", 0, "penalties are not supported");
-  fields.only("repetition_penalty", 1, "penalties are not supported");
-  fields.only("logit_bias", Json::object(), "a bias on logits is not supported");
   // These don't touch the answer: they label it for whoever reads logs.
   fields.string("user");
   fields.string("safety_identifier");

@@ -30,7 +30,8 @@ struct GenerationOptions {
   std::vector<std::string> stop_strings;
   bool stream = false;
   bool include_usage = false;
-  int32_t priority = 0;  // higher goes first
+  int32_t priority = 0;                               // higher goes first
+  int32_t max_draft_tokens = sched::kMaxDraftTokens;  // a step, where the server drafts so many; 0: no speculation
 };
 
 struct ChatRequest {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace ingot::serve {
 namespace {
 
@@ -45,9 +47,26 @@ TEST(OpenAiRequest, BadFieldOfChatIsRefusedByName) {
       {R"({"max_tokens": 3, "max_completion_tokens": 4})", "max_tokens"},
       {R"({"n": 2})", "n"},
       {R"({"n": 0})", "n"},
-      {R"({"presence_penalty": 1})", "presence_penalty"},
-      {R"({"frequency_penalty": 1})", "frequency_penalty"},
-      {R"({"logit_bias": {"191222": -100}})", "logit_bias"},
+      {R"({"presence_penalty": 2.1})", "presence_penalty"},
+      {R"({"presence_penalty": "1"})", "presence_penalty"},
+      {R"({"frequency_penalty": -2.1})", "frequency_penalty"},
+      {R"({"repetition_penalty": 0})", "repetition_penalty"},
+      {R"({"repetition_penalty": -1})", "repetition_penalty"},
+      {R"({"repetition_penalty": 1e9})", "repetition_penalty"},
+      {R"({"logit_bias": {"100": -100}})", "logit_bias"},
+      {R"({"logit_bias": {"-1": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"07": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"7.0": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"99999999999999999999": 1}})", "logit_bias"},
+      {R"({"logit_bias": {"7": 100.5}})", "logit_bias"},
+      {R"({"logit_bias": {"7": "1"}})", "logit_bias"},
+      {R"({"logit_bias": [7]})", "logit_bias"},
+      {R"({"speculative": true})", "speculative"},
+      {R"({"speculative": {"enabled": 1}})", "speculative"},
+      {R"({"speculative": {"num_steps": 9}})", "speculative"},
+      {R"({"speculative": {"num_steps": -1}})", "speculative"},
+      {R"({"speculative": {"topk": 2}})", "speculative"},
       {R"({"logprobs": "yes"})", "logprobs"},
       {R"({"top_logprobs": 3})", "top_logprobs"},
       {R"({"logprobs": true, "top_logprobs": 21})", "top_logprobs"},
@@ -109,6 +128,49 @@ TEST(OpenAiRequest, FieldsArriveInTheTypedRequest) {
   EXPECT_TRUE(parsed->options.include_usage);
   EXPECT_EQ(parsed->options.stop_strings, (std::vector<std::string>{"x"}));
   EXPECT_EQ(parsed->template_kwargs, Json({{"reasoning_effort", "high"}}));
+}
+
+TEST(OpenAiRequest, PenaltiesBiasesAndDraftsArriveInTheTypedRequest) {
+  const auto parsed =
+      parse_completion_request(with(kText, R"({"presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25, "seed": -1,
+                      "logit_bias": {"7": -100, "0": 0.5, "99": 100}, "speculative": {"num_steps": 3}})"),
+                               defaults());
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  const auto& sampling = parsed->options.sampling;
+  EXPECT_EQ(sampling.presence_penalty, -2.0f);
+  EXPECT_EQ(sampling.frequency_penalty, 0.5f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(std::set(sampling.logit_bias.begin(), sampling.logit_bias.end()),
+            (std::set<std::pair<int32_t, float>>{{0, 0.5f}, {7, -100.0f}, {99, 100.0f}}));
+  EXPECT_TRUE(sampling.has_client_seed);
+  EXPECT_EQ(parsed->options.max_draft_tokens, 3);
+
+  const auto plain =
+      parse_completion_request(with(kText, R"({"logit_bias": {}, "presence_penalty": null, "speculative": {}})"), defaults());
+  ASSERT_TRUE(plain.has_value()) << plain.error().message;
+  EXPECT_TRUE(plain->options.sampling.logit_bias.empty());
+  EXPECT_EQ(plain->options.sampling.repetition_penalty, 1.0f);
+  EXPECT_FALSE(plain->options.sampling.has_client_seed);
+  EXPECT_EQ(plain->options.max_draft_tokens, sched::kMaxDraftTokens);
+  for (const char* off : {R"({"speculative": {"enabled": false}})", R"({"speculative": {"enabled": false, "num_steps": 5}})",
+                          R"({"speculative": {"num_steps": 0}})"}) {
+    EXPECT_EQ(parse_completion_request(with(kText, off), defaults())->options.max_draft_tokens, 0) << off;
+  }
+}
+
+TEST(OpenAiRequest, AnUnknownFieldWithinSpeculativeIsNamed) {
+  const auto parsed = parse_chat_request(with(kChat, R"({"speculative": {"topk": 2}})"), defaults());
+  EXPECT_NE(parsed.error().message.find("speculative.topk"), std::string::npos) << parsed.error().message;
+}
+
+TEST(OpenAiRequest, ABiasOfAThousandTokensIsTakenAndOfMoreRefused) {
+  RequestDefaults large = defaults();
+  large.vocab_size = 5000;
+  Json bias = Json::object();
+  for (int id = 0; id < 1024; ++id) bias[std::to_string(id)] = 1;
+  EXPECT_EQ(parse_completion_request({{"prompt", "hi"}, {"logit_bias", bias}}, large)->options.sampling.logit_bias.size(), 1024u);
+  bias["1024"] = 1;
+  EXPECT_EQ(parse_completion_request({{"prompt", "hi"}, {"logit_bias", bias}}, large).error().param, "logit_bias");
 }
 
 TEST(OpenAiRequest, PromptMayBeTextIdsOrAListOfOne) {

@@ -66,6 +66,14 @@ Json request_fields(const RequestRecord& r) {
   if (r.finished_ns > 0) fields["e2e_ms"] = milliseconds(r.submitted_ns, r.finished_ns);
   if (r.preemptions > 0) fields["preemptions"] = r.preemptions;
   if (r.priority != 0) fields["priority"] = r.priority;
+  if (r.speculation.any()) {
+    fields["draft_steps"] = r.speculation.steps();
+    fields["drafted"] = r.speculation.drafted();
+    fields["accepted"] = r.speculation.accepted();
+    fields["accepted_per_position"] = r.speculation.accepted_per_position();
+    fields["mean_acceptance_length"] = rounded(r.speculation.mean_acceptance_length());
+  }
+  if (r.forced_acceptance > 0) fields["forced_acceptance"] = r.forced_acceptance;
   fields["finish"] = finish_name(r.finish);
   if (!r.error.empty()) fields["error"] = r.error;
   return fields;

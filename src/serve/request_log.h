@@ -18,7 +18,9 @@ namespace ingot::serve {
 // The fields of a request's line, in order. What the request never came to is left out: no ttft_ms without a token.
 //   id, replica, prompt, cached, completion (tokens), queue_ms (submit to first planned row), ttft_ms (submit to first token),
 //   tpot_ms (mean time between tokens, from two tokens on), tok_s (completion tokens over e2e time), e2e_ms,
-//   preemptions (if any), priority (if not 0), finish (stop, length, cancelled, queue_timeout, timeout, error), error.
+//   preemptions (if any), priority (if not 0), with speculation: draft_steps (verifications), drafted, accepted,
+//   accepted_per_position, mean_acceptance_length; forced_acceptance (of a server for benchmarks), finish (stop, length, cancelled,
+//   queue_timeout, timeout, error), error.
 Json request_fields(const RequestRecord& request);
 
 // `fields` as "request id=... replica=0 ..."; values with spaces, quotes, '=' or control characters are quoted and escaped.

@@ -38,6 +38,20 @@ RequestRecord finished_request() {
   return r;
 }
 
+TEST(RequestLog, ALineSaysWhatDraftsEarned) {
+  EXPECT_FALSE(request_fields(finished_request()).contains("drafted"));
+  RequestRecord r = finished_request();
+  r.speculation.add(4, 5, 3);
+  r.speculation.add(1, 5, 0);
+  const std::string line = logfmt_line(request_fields(r));
+  EXPECT_NE(line.find(" draft_steps=2 drafted=10 accepted=3 accepted_per_position=[1,1,1,0,0] mean_acceptance_length=2.5 finish=stop"),
+            std::string::npos)
+      << line;
+  EXPECT_EQ(line.find("forced"), std::string::npos) << line;
+  r.forced_acceptance = 3.5;
+  EXPECT_EQ(request_fields(r)["forced_acceptance"], 3.5);
+}
+
 std::vector<std::string> lines_of(const fs::path& file) {
   std::vector<std::string> lines;
   std::ifstream in(file);

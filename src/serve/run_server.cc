@@ -78,6 +78,8 @@ Result<> serve_until_signal(ModelService& service, const ServerOptions& options)
   const bool is_v6 = options.host.find(':') != std::string::npos;
   log_info("ready: http://{}{}{}:{}/v1 serves {}{}", is_v6 ? "[" : "", options.host, is_v6 ? "]" : "", server->port(), service.model->name,
            options.api_key.empty() ? "" : " (API key needed)");
+  if (service.model->forced_acceptance > 0)
+    log_warn("a server for benchmarks: --speculative-force-acceptance {} makes every answer meaningless", service.model->forced_acceptance);
 
   const sigset_t signals = stop_signals();
   int signal = 0;

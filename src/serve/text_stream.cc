@@ -47,7 +47,7 @@ void attach_text(sched::Request& request, std::shared_ptr<const text::Tokenizer>
   request.sink = [watcher, reader = std::move(reader)](sched::TokenEvent event) {
     const bool last = event.finish != sched::FinishReason::none;
     reader({watcher->take(last), std::move(event.token_ids), std::move(event.logprobs), event.finish, std::move(event.error),
-            event.cached_tokens, event.replica});
+            event.cached_tokens, event.replica, event.num_drafted, event.num_accepted});
   };
 }
 

@@ -21,6 +21,8 @@ struct TextPiece {
   std::string error;
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int replica = 0;            // who made it
+  int32_t num_drafted = 0;    // in the step, and accepted of them
+  int32_t num_accepted = 0;
 };
 
 // Sets the request's watcher and sink. Text of special tokens and of stop tokens is not shown. `reader` is called on the engine thread;

@@ -117,7 +117,7 @@ class Stream:
     """
 
     def __init__(self, server, prompt, path="/v1/completions", **options):
-        body = json.dumps({"model": NAME, "prompt": prompt, "stream": True, **options}).encode()
+        body = json.dumps({"model": NAME, **({} if prompt is None else {"prompt": prompt}), "stream": True, **options}).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         self.socket.sendall(b"POST %s HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
         self.file = self.socket.makefile("rb")

@@ -66,7 +66,7 @@ def test_the_names_that_llm_d_reads_are_there_and_move(idle_server):
 
 def test_histograms_count_the_finished_requests_and_sums_equal_the_answers_usage():
     script = [{"when": "stop", "say": ["The end."]}]
-    with scripted("--draft-tokens", "3", "--draft-truth", "0.5", "--max-running-requests", "8", script=script) as server:
+    with scripted("--speculative-num-steps", "3", "--draft-truth", "0.5", "--max-running-requests", "8", script=script) as server:
         prompts = [f"{'same beginning ' * (i % 7 * 10)}{'stop' if i % 3 == 0 else 'Count after 0'}" for i in range(60)]
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             answers = list(pool.map(lambda i: server.complete(prompts[i], max_tokens=1 + i % 40).json(), range(60)))
@@ -109,7 +109,7 @@ def test_histograms_count_the_finished_requests_and_sums_equal_the_answers_usage
 def test_counters_never_shrink_over_preemptions_cancels_and_rejected_drafts():
     """A pool for two of the twelve clients at most, drafts of which most are wrong, and every fourth client leaves."""
     seen = [0]
-    with scripted("--max-total-tokens", "512", "--context-length", "400", "--draft-tokens", "4", "--draft-truth", "0.2", "--step-ms", "1") as server:
+    with scripted("--max-total-tokens", "512", "--context-length", "400", "--speculative-num-steps", "4", "--draft-truth", "0.2", "--step-ms", "1") as server:
         done = threading.Event()
 
         def watch():

@@ -76,7 +76,7 @@ def test_cached_tokens_is_not_zero_when_a_prompt_comes_again(server, client):
 # D1
 @pytest.mark.parametrize("truth", ["0", "0.6", "1"])
 def test_cached_tokens_is_not_zero_with_drafts(truth):
-    with scripted("--draft-tokens", "3", "--draft-truth", truth) as server:
+    with scripted("--speculative-num-steps", "3", "--draft-truth", truth) as server:
         ids = prompt(server, 1, 604)
         options = dict(max_tokens=20, stream=True, stream_options={"include_usage": True})
         for expected in (0, full_pages(604, 16), full_pages(604, 16)):
@@ -123,7 +123,7 @@ def test_rejected_drafts_never_reach_the_cache(server):
     length = 112 - len(beginning)
     history = beginning + token_by_token(server, counted("Q", length))
     script = [{"when": counted("Q", length) + "\nAgain", "say": ["The pages are intact."]}, {"when": "\nAgain", "say": ["A page is damaged."]}]
-    with scripted("--draft-tokens", "4", "--draft-truth", "0.1", script=script) as server:
+    with scripted("--speculative-num-steps", "4", "--draft-truth", "0.1", script=script) as server:
         for text in (short, short + " " + "and so on " * 800 + "after B", short):
             got = server.complete(text, max_tokens=length).json()
             assert got["choices"][0]["text"] == counted("B" if text.endswith("B") else "Q", length)

@@ -149,7 +149,7 @@ def test_hundreds_of_streams_with_aborts_and_scrapes_lose_nothing():
         await vandal
         return answers, sum(await asyncio.gather(*scrapers))
 
-    with scripted("--step-ms", "10", "--draft-tokens", "3", "--draft-truth", "0.4") as server:
+    with scripted("--step-ms", "10", "--speculative-num-steps", "3", "--draft-truth", "0.4") as server:
         answers, num_scrapes = asyncio.run(everything(server))
         assert num_scrapes > 2
         for (i, after, abort_at), events in zip(plans, answers):
@@ -372,7 +372,7 @@ def test_a_huge_temperature_gives_tokens_and_a_distribution(server):
 def test_an_answer_does_not_run_on_after_any_of_the_end_of_sequence_tokens():
     ends = [6108, 6115, 6117]  # generation_config.json's list
     script = [{"when": f"end {i}", "tokens": [100, 101, end, 102, 103], "finish": "none"} for i, end in enumerate(ends)]
-    for drafts in ((), ("--draft-tokens", "4", "--draft-truth", "1")):
+    for drafts in ((), ("--speculative-num-steps", "4", "--draft-truth", "1")):
         with scripted(*drafts, script=script) as server:
             shown = httpx.post(server.url + "/detokenize", json={"tokens": [100, 101]}).json()["prompt"]
             for i in range(len(ends)):

@@ -56,7 +56,7 @@ SchedulerOptions read_options(fuzz::Input& input) {
   options.context_length = 2 + input.byte() % 40;
   const uint8_t tiers = input.byte();
   options.host_pages = tiers % 8;
-  options.num_draft_tokens = tiers / 8 % 4;
+  options.draft.num_steps = tiers / 8 % 4;
   options.max_overtaken = tiers / 32 % 4;
   const uint8_t flags = input.byte();
   options.policy = (flags & 1) != 0 ? Policy::lpm : Policy::fcfs;
@@ -212,7 +212,7 @@ class Machine {
       INGOT_CHECK(std::equal(item.token_ids.begin(), item.token_ids.end(), job.tokens.begin() + item.start), "rows of other tokens");
       INGOT_CHECK(item.sample == (end == job.tokens.size()) && (!item.sample || item.sampling != nullptr));
       INGOT_CHECK(item.num_generated == static_cast<int64_t>(job.tokens.size()) - job.prompt_length);
-      INGOT_CHECK(item.num_draft >= 0 && item.num_draft <= options_.num_draft_tokens && (item.num_draft == 0 || item.sample));
+      INGOT_CHECK(item.num_draft >= 0 && item.num_draft <= options_.draft.num_steps && (item.num_draft == 0 || item.sample));
       INGOT_CHECK(static_cast<int64_t>(end) + item.num_draft <= static_cast<int64_t>(item.pages.size()) * options_.page_size);
       num_tokens += static_cast<int64_t>(item.token_ids.size()) + item.num_draft;
     }

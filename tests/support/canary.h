@@ -15,6 +15,13 @@
 
 namespace ingot::testing {
 
+// Where Buffers get their memory from, in pieces aligned to 64 bytes. device_check puts memory here that its GPU reaches too.
+struct BufferMemory {
+  void* (*take)(size_t bytes) = [](size_t bytes) { return std::aligned_alloc(64, bytes); };
+  void (*give)(void* memory) = [](void* memory) { std::free(memory); };
+};
+inline BufferMemory buffer_memory;
+
 template <class T>
 class Buffer {
  public:
@@ -26,7 +33,7 @@ class Buffer {
   explicit Buffer(std::vector<T> initial) : initial_(std::move(initial)) { allocate(); }
   ~Buffer() {
     forbid_canaries(false);
-    std::free(memory_);
+    buffer_memory.give(memory_);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -77,7 +84,7 @@ class Buffer {
 
   void allocate() {
     const size_t total = (bytes() + 2 * kCanaryBytes + 63) / 64 * 64;
-    memory_ = static_cast<uint8_t*>(std::aligned_alloc(64, total));
+    memory_ = static_cast<uint8_t*>(buffer_memory.take(total));
     for (size_t i = 0; i < kCanaryBytes; ++i) memory_[i] = memory_[kCanaryBytes + bytes() + i] = kPattern[i % 4];
     restore();
     forbid_canaries(true);

@@ -92,6 +92,7 @@ class GlmRun {
     if (capture) capture->positions = positions, capture->seqs = seqs;
     const auto vocab = static_cast<size_t>(glm_.config().vocab_size);
     std::vector<float> logits(logit_rows.size() * vocab);
+    hidden_.resize(tokens.size() * static_cast<size_t>(glm_.config().hidden_size));
     model::ForwardBatch batch;
     batch.token_ids = tokens;
     batch.positions = positions;
@@ -100,10 +101,49 @@ class GlmRun {
     batch.page_table = page_table_;
     batch.max_pages = max_pages_;
     batch.logit_rows = logit_rows;
-    glm_.forward(stream_, batch, *cache_, logits, capture);
+    glm_.forward(stream_, batch, *cache_, {logits, hidden_}, capture);
     std::vector<std::vector<float>> rows;
     for (size_t r = 0; r < logit_rows.size(); ++r) rows.emplace_back(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
     return rows;
+  }
+
+  // (rows, hidden_size) of the last step, after the final norm.
+  const std::vector<float>& hidden() const { return hidden_; }
+
+  struct MtpRows {
+    int32_t seq = 0;
+    int64_t first_position = 0;
+    std::span<const int32_t> next_tokens;
+    std::span<const float> hidden;  // (rows, hidden_size)
+    std::span<const int32_t> list;  // for a single row; empty: the layer's own
+  };
+  struct MtpRow {
+    std::vector<float> logits, hidden;
+    std::vector<int32_t> list;
+  };
+  // Runs the MTP layer over rows of one sequence; what came out of the last one.
+  MtpRow mtp(const MtpRows& rows, Capture* capture = nullptr) {
+    const auto count = static_cast<int64_t>(rows.next_tokens.size());
+    std::vector<int32_t> positions, slots, seqs(static_cast<size_t>(count), rows.seq), logit_rows{static_cast<int32_t>(count - 1)};
+    for (int64_t position = rows.first_position; position < rows.first_position + count; ++position) {
+      const int32_t page = page_table_[static_cast<size_t>(rows.seq * max_pages_ + position / page_size_)];
+      positions.push_back(static_cast<int32_t>(position));
+      slots.push_back(static_cast<int32_t>(page * page_size_ + position % page_size_));
+    }
+    if (capture) capture->positions = positions, capture->seqs = seqs;
+    MtpRow out;
+    out.logits.resize(static_cast<size_t>(glm_.config().vocab_size));
+    out.hidden.resize(static_cast<size_t>(glm_.config().hidden_size));
+    out.list.resize(static_cast<size_t>(glm_.config().index_topk));
+    model::MtpBatch batch;
+    batch.rows = {rows.next_tokens, positions, slots, seqs, page_table_, max_pages_, logit_rows};
+    batch.hidden = rows.hidden;
+    batch.lists = rows.list;
+    batch.list_width = static_cast<int64_t>(rows.list.size());
+    const bool own_list = rows.list.empty();
+    glm_.forward_mtp(stream_, batch, *cache_, {out.logits, out.hidden, own_list ? std::span<int32_t>(out.list) : std::span<int32_t>()},
+                     capture);
+    return out;
   }
 
   // Feeds `tokens` to sequence `seq` in chunks and returns the logits of the last `num_logits` positions.
@@ -126,6 +166,7 @@ class GlmRun {
   gpu::Stream stream_;
   int64_t max_pages_, page_size_;
   std::vector<int64_t> lengths_;
+  std::vector<float> hidden_;
   std::unique_ptr<model::KvCache> cache_;
   std::vector<int32_t> page_table_;
 };

@@ -1,6 +1,9 @@
 // Runs a kernel on every machine there is in a test: as CPU code on two threads, and in the emulator with 32 and 64 lanes under each
 // schedule. All must give the same bits, leave the canaries alive, and are compared with each other here; the caller compares the
 // last result, which stays in the buffers, with its reference.
+//
+// In device_check (tests/device_check.cc) the machine is a GPU instead, alone: the same tests, with the same shapes, canaries and poison,
+// compare what it gives with the same references. All that a kernel reads and writes is in Buffers, which lie in memory that it reaches.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,20 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
-#include "gpu/cpu.h"
-#include "gpu/emu.h"
+#include "kernels/device/device_kernels.h"
 #include "support/canary.h"
+#include "support/schedules.h"
 
 namespace ingot::testing {
 
-inline constexpr gpu::emu::Schedule kSchedules[] = {
-    {gpu::emu::Order::ascending, 0}, {gpu::emu::Order::descending, 0}, {gpu::emu::Order::shuffled, 17}, {gpu::emu::Order::run_ahead, 23}};
-
-inline std::string schedule_name(int lanes, gpu::emu::Schedule schedule) {
-  static constexpr const char* kNames[] = {"ascending", "descending", "shuffled", "run-ahead"};
-  return std::to_string(lanes) + " lanes, " + kNames[static_cast<int>(schedule.order)] + ", seed " + std::to_string(schedule.seed);
-}
+// The GPU that kernels are run on; null for the machines of the host.
+struct DeviceUnderTest {
+  gpu::Driver& driver;
+  const kernels::DeviceKernels& kernels;
+  gpu::Queue queue;
+};
+inline const DeviceUnderTest* device_under_test = nullptr;
 
 template <class... T>
 std::vector<uint8_t> all_bytes(const Buffer<T>&... buffers) {
@@ -33,16 +35,18 @@ std::vector<uint8_t> all_bytes(const Buffer<T>&... buffers) {
   return out;
 }
 
-template <class K>
-void cpu_run(const typename K::Params& p) {
-  static ThreadPool pool(2);
-  gpu::Stream stream{&pool};
-  gpu::cpu_launch<K>(stream, p);
-}
-
 template <class T>
 void expect_alive(const Buffer<T>& buffer, const std::string& where) {
   EXPECT_TRUE(buffer.canaries_alive()) << where;
+}
+
+// Runs kernel K once, on the GPU under test or else as CPU code.
+template <class K>
+void run_once(const typename K::Params& p) {
+  if (device_under_test == nullptr) return cpu_run<K>(p);
+  auto result = device_under_test->kernels.launch<K>(device_under_test->queue, p);
+  if (result) result = device_under_test->driver.wait(device_under_test->queue);
+  ASSERT_TRUE(result.has_value()) << result.error().text();
 }
 
 template <class K, int Lanes, class... T>
@@ -59,7 +63,16 @@ void emulate_all(const typename K::Params& p, const std::vector<uint8_t>& expect
 template <class K, class... T>
 void run_everywhere(const typename K::Params& p, Buffer<T>&... outputs) {
   (outputs.restore(), ...);
-  cpu_run<K>(p);
+  run_once<K>(p);
+  if (device_under_test != nullptr) {
+    (expect_alive(outputs, "GPU"), ...);
+    // A kernel gives the same bits every time, or a race has been won by luck.
+    const std::vector<uint8_t> bytes = all_bytes(outputs...);
+    (outputs.restore(), ...);
+    run_once<K>(p);
+    EXPECT_EQ(all_bytes(outputs...), bytes) << "the second run gave other bits";
+    return;
+  }
   (expect_alive(outputs, "CPU"), ...);
   const std::vector<uint8_t> bytes = all_bytes(outputs...);
   emulate_all<K, 32>(p, bytes, outputs...);

@@ -173,7 +173,8 @@ PacedRunner::PacedRunner(const Options& options, std::unique_ptr<ScriptedModel> 
                .vocab_size = options.vocab_size,
                .script = [this](const ScriptedRunner::Context& context, std::span<float> logits) { model_->next(context, logits); },
                .before_step = {},
-               .drafts = make_drafts(options)}) {}
+               .drafts = make_drafts(options),
+               .verify = options.verify}) {}
 
 PacedRunner::~PacedRunner() {
   if (log_fd_ >= 0) ::close(log_fd_);

@@ -25,6 +25,7 @@
 
 #include "base/result.h"
 #include "exec/runner.h"
+#include "exec/verify.h"
 #include "support/scripted_runner.h"
 #include "text/tokenizer.h"
 
@@ -83,6 +84,7 @@ class PacedRunner final : public exec::Runner {
     int64_t vocab_size = 0;
     int64_t step_ns = 0;       // the interval; 0: no grid
     double drafts_truth = -1;  // drafts are each right with this probability; less than 0: there are none
+    exec::VerifyOptions verify;
     std::filesystem::path
         step_log;  // gets the end of each step, int64 nanoseconds of CLOCK_MONOTONIC, before its tokens go out; may be empty
   };

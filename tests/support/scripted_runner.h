@@ -1,6 +1,6 @@
 // ScriptedRunner: a runner without a model, for tests of everything above exec. The logits of the next token come from a function of the
 // tokens before it. Its cache holds token ids and is read back through the page tables, so a scheduler that mixes up pages shows as a
-// wrong context; the copies between the tiers are made, too. Draws with the real sampler, and verifies drafts of a scripted source.
+// wrong context; the copies between the tiers are made, too. Draws and verifies with the real verifier; drafts are of a scripted source.
 // Run by one thread; the hooks are set before it starts.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@
 #include "base/rng.h"
 #include "exec/draft_source.h"
 #include "exec/runner.h"
-#include "exec/sampler.h"
+#include "exec/verify.h"
 
 namespace ingot::testing {
 
@@ -39,9 +40,12 @@ class ScriptedRunner final : public exec::Runner {
     Script script;
     BeforeStep before_step;                     // may be empty
     std::shared_ptr<exec::DraftSource> drafts;  // may be null: then nothing is drafted
+    exec::VerifyOptions verify = {};
   };
   explicit ScriptedRunner(Options options)
-      : options_(std::move(options)), slots_(static_cast<size_t>(options_.num_pages * options_.page_size), -1) {}
+      : options_(std::move(options)),
+        verifier_(options_.verify),
+        slots_(static_cast<size_t>(options_.num_pages * options_.page_size), -1) {}
 
   // Says these tokens, then the last one for ever: end the list with a stop token.
   static Script says(std::vector<int32_t> answer) {
@@ -77,26 +81,29 @@ class ScriptedRunner final : public exec::Runner {
  private:
   Result<sched::SampledTokens> draw(const sched::BatchItem& item) {
     const size_t end = static_cast<size_t>(item.start) + item.token_ids.size();
+    INGOT_CHECK(item.context.size() == end, "request {}: {} tokens are known, {} have rows", item.request, item.context.size(), end);
     tokens_.resize(end);
     for (size_t i = 0; i < end; ++i) tokens_[i] = slot(item, i);
-    std::vector<int32_t> drafts;
-    if (options_.drafts && item.num_draft > 0) options_.drafts->propose(item, tokens_, drafts);
-    INGOT_CHECK(static_cast<int32_t>(drafts.size()) <= item.num_draft);
-    // All drafts' rows are written, as a real verification does; only those that were drawn again are kept.
-    for (size_t i = 0; i < drafts.size(); ++i) slot(item, end + i) = drafts[i];
-    sched::SampledTokens sampled;
-    sampled.request = item.request;
-    sampled.num_drafted = static_cast<int32_t>(drafts.size());
-    for (size_t i = 0;; ++i) {
-      const auto num_generated = item.num_generated + static_cast<int32_t>(i);
-      logits_.assign(static_cast<size_t>(options_.vocab_size), 0.0f);
-      options_.script({item.request, tokens_, num_generated}, logits_);
-      INGOT_ASSIGN(auto drawn, sampler_.sample(logits_, *item.sampling, num_generated));
-      sampled.token_ids.push_back(drawn.token_id);
-      if (item.sampling->top_logprobs >= 0) sampled.logprobs.push_back(std::move(drawn.logprob));
-      if (i == drafts.size() || drafts[i] != drawn.token_id) return sampled;
-      tokens_.push_back(drawn.token_id);
+    exec::Draft draft;
+    if (options_.drafts && item.num_draft > 0) options_.drafts->propose(item, draft);
+    INGOT_CHECK(draft.size() <= item.num_draft);
+    // All drafts' rows are written behind the known ones, as a real verification does, then those that held are put in their places.
+    for (size_t i = 0; i < draft.token_ids.size(); ++i) slot(item, end + i) = draft.token_ids[i];
+    INGOT_ASSIGN(auto sampled, verifier_.verify(item, draft, [&](size_t row) { return row_of(item, draft, end, row); }));
+    for (size_t i = 0; i + 1 < sampled.token_ids.size(); ++i) slot(item, end + i) = sampled.token_ids[i];
+    return sampled;
+  }
+
+  // What follows the first `end` tokens and the drafts on the way to draft row - 1.
+  std::span<const float> row_of(const sched::BatchItem& item, const exec::Draft& draft, size_t end, size_t row) {
+    tokens_.resize(end);
+    for (auto node = static_cast<int32_t>(row) - 1; node >= 0; node = draft.parents[static_cast<size_t>(node)]) {
+      tokens_.push_back(draft.token_ids[static_cast<size_t>(node)]);
     }
+    std::reverse(tokens_.begin() + static_cast<std::ptrdiff_t>(end), tokens_.end());
+    logits_.assign(static_cast<size_t>(options_.vocab_size), 0.0f);
+    options_.script({item.request, tokens_, item.num_generated + static_cast<int32_t>(tokens_.size() - end)}, logits_);
+    return logits_;
   }
 
   int32_t* first_slot(int32_t page) { return &slots_.at(static_cast<size_t>(page) * static_cast<size_t>(options_.page_size)); }
@@ -110,34 +117,75 @@ class ScriptedRunner final : public exec::Runner {
   }
 
   const Options options_;
+  exec::Verifier verifier_;
   std::vector<int32_t> slots_;  // (num_pages * page_size): token ids in the place of latents
   std::vector<int32_t> tokens_;
   std::vector<float> logits_;
-  exec::Sampler sampler_;
 };
 
-// Drafts that are each right (what the script likes best) with a given probability: 1 accepts all, 0 rejects all.
+// Drafts that are each right (what the script likes best) with a given probability: 1 accepts all of a greedy request, 0 rejects all.
+// Chains with topk 1; else trees, where every token has topk successors (what the script likes best, in an order that turns, or as many
+// wrong ones) until the drafts are used up or kMaxTreeDepth is reached.
 class ScriptedDrafts final : public exec::DraftSource {
  public:
-  ScriptedDrafts(ScriptedRunner::Script script, int64_t vocab_size, double truth, uint64_t seed = 1)
-      : script_(std::move(script)), logits_(static_cast<size_t>(vocab_size)), truth_(truth), rng_(seed) {}
+  static constexpr int32_t kMaxTreeDepth = 4;
 
-  void propose(const sched::BatchItem& item, std::span<const int32_t> context, std::vector<int32_t>& drafts) override {
-    std::vector<int32_t> tokens(context.begin(), context.end());
-    for (int32_t i = 0; i < item.num_draft; ++i) {
-      std::fill(logits_.begin(), logits_.end(), 0.0f);
-      script_({item.request, tokens, item.num_generated + i}, logits_);
-      auto token = static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
-      if (rng_.uniform() >= truth_) token = token == 0 ? 1 : token - 1;
-      drafts.push_back(token);
-      tokens.push_back(token);
+  ScriptedDrafts(ScriptedRunner::Script script, int64_t vocab_size, double truth, uint64_t seed = 1, int32_t topk = 1)
+      : script_(std::move(script)), logits_(static_cast<size_t>(vocab_size)), truth_(truth), topk_(topk), rng_(seed) {
+    INGOT_CHECK(topk >= 1 && topk < vocab_size);
+  }
+
+  void propose(const sched::BatchItem& item, exec::Draft& draft) override {
+    // Breadth first: `node` is the token whose successors are drafted, -1 the last known one.
+    std::vector<int32_t> depths;  // of the drafts: how many follow the last known token up to this one
+    for (int32_t node = -1; draft.size() < item.num_draft && node < draft.size(); ++node) {
+      const int32_t depth = node < 0 ? 0 : depths[static_cast<size_t>(node)];
+      if (topk_ > 1 && depth == kMaxTreeDepth) break;
+      for (const int32_t token_id : successors(item, draft, node, depth)) {
+        if (draft.size() == item.num_draft) break;
+        draft.token_ids.push_back(token_id);
+        draft.parents.push_back(node);
+        depths.push_back(depth + 1);
+      }
     }
   }
 
  private:
+  std::vector<int32_t> successors(const sched::BatchItem& item, const exec::Draft& draft, int32_t node, int32_t depth) {
+    std::vector<int32_t> tokens(item.context.size() + static_cast<size_t>(depth));
+    std::copy(item.context.begin(), item.context.end(), tokens.begin());
+    for (size_t end = tokens.size(); node >= 0; node = draft.parents[static_cast<size_t>(node)]) {
+      tokens[--end] = draft.token_ids[static_cast<size_t>(node)];
+    }
+    std::fill(logits_.begin(), logits_.end(), 0.0f);
+    script_({item.request, tokens, item.num_generated + depth}, logits_);
+    const auto vocab_size = static_cast<int32_t>(logits_.size());
+    std::vector<int32_t> chosen(static_cast<size_t>(topk_));
+    if (rng_.uniform() >= truth_) {
+      const auto best = static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+      for (int32_t i = 0; i < topk_; ++i) chosen[static_cast<size_t>(i)] = (best + vocab_size - 1 - i) % vocab_size;
+      return chosen;
+    }
+    if (topk_ == 1) {
+      chosen[0] = static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+      return chosen;
+    }
+    std::vector<int32_t> order(logits_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + topk_, order.end(), [&](int32_t a, int32_t b) {
+      const float x = logits_[static_cast<size_t>(a)];
+      const float y = logits_[static_cast<size_t>(b)];
+      return x > y || (x == y && a < b);
+    });
+    std::rotate_copy(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(rng_.below(chosen.size())), order.begin() + topk_,
+                     chosen.begin());
+    return chosen;
+  }
+
   ScriptedRunner::Script script_;
   std::vector<float> logits_;
   double truth_;
+  int32_t topk_;
   Rng rng_;
 };
 

@@ -1,8 +1,10 @@
 // scripted_server: `ingot serve` with all its flags around a scripted model (scripted_model.h says what it answers), for load tests and for
 // tests that need a certain text, tool call or pace. Of the checkpoint it reads all but the weights. Runs until SIGTERM or SIGINT.
+// With --draft-truth the model has a draft layer, of which the script says the truth so often.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "apps/service_flags.h"
@@ -17,7 +19,7 @@ struct ScriptedOptions {
   std::filesystem::path script;
   std::filesystem::path step_log;
   double step_ms = 0;
-  double draft_truth = 0;
+  std::optional<double> draft_truth;
 };
 
 Result<> run(const ScriptedOptions& options) {
@@ -30,7 +32,8 @@ Result<> run(const ScriptedOptions& options) {
   cache.dtype = "tokens";
   if (cache.num_pages < 1 || cache.context_length < 2) return fail("--max-total-tokens and --context-length must be given");
   model->defaults.context_length = std::min(cache.context_length, cache.num_pages * service.page_size);
-  const auto make_runner = [&](int replica) -> Result<std::unique_ptr<exec::Runner>> {
+  const serve::SpeculationOptions& speculation = service.speculation;
+  const auto make_runner = [&](int replica) -> Result<serve::MadeRunner> {
     INGOT_ASSIGN(auto scripted, ScriptedModel::load(model->tokenizer, model->defaults.eos_token_ids, options.script));
     PacedRunner::Options runner;
     runner.num_pages = cache.num_pages;
@@ -38,9 +41,21 @@ Result<> run(const ScriptedOptions& options) {
     runner.vocab_size = model->defaults.vocab_size;
     runner.step_ns = static_cast<int64_t>(options.step_ms * 1e6);
     if (replica == 0) runner.step_log = options.step_log;
-    runner.drafts_truth = service.num_draft_tokens > 0 ? options.draft_truth : -1;
+    const bool drafts = options.draft_truth && speculation.wanted();
+    if (drafts) runner.drafts_truth = *options.draft_truth;
+    runner.verify = speculation.verify_options();
     INGOT_ASSIGN(auto paced, PacedRunner::create(runner, std::move(scripted)));
-    return std::unique_ptr<exec::Runner>(std::move(paced));
+    serve::MadeRunner made;
+    made.runner = std::move(paced);
+    if (!drafts) return made;
+    made.draft.num_steps = speculation.depth();
+    made.draft.adaptive = speculation.adaptive;
+    if (speculation.adaptive) {
+      // A step of the script costs the same whatever its rows; a draft costs next to nothing.
+      made.draft.cost.step.points = {{1, 1e-3}, {64, 1e-3}};
+      made.draft.cost.pass.points = {{1, 1e-6}};
+    }
+    return made;
   };
   INGOT_ASSIGN(auto assembled, serve::assemble_service(service, model, cache, make_runner));
   return serve::serve_until_signal(assembled, options.serve.server);
@@ -61,8 +76,8 @@ int main(int argc, char** argv) {
   app.add_option("--script", options.script, "answers, JSON lines (tests/support/scripted_model.h); none: every answer counts");
   app.add_option("--step-ms", options.step_ms, "steps end at multiples of so many milliseconds; 0: as soon as they can");
   app.add_option("--step-log", options.step_log, "gets the end of each step: int64 nanoseconds of CLOCK_MONOTONIC");
-  app.add_option("--draft-tokens", service.num_draft_tokens, "drafted a step");
-  app.add_option("--draft-truth", options.draft_truth, "how often a draft is right: 0 rejects all, 1 accepts all");
+  app.add_option("--draft-truth", options.draft_truth, "drafts, each right with this probability: 0 rejects all, 1 accepts all")
+      ->check(CLI::Range(0.0, 1.0));
   CLI11_PARSE(app, argc, argv);
   if (!init_log(options.serve.log_level)) {
     std::fprintf(stderr, "scripted_server: --log-level %s is unknown\n", options.serve.log_level.c_str());

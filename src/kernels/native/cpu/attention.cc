@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/native/cpu/native.h"
@@ -58,47 +60,173 @@ void divide(float* out, int64_t dim, float by) {
   for (int64_t d = 0; d < dim; ++d) out[d] *= factor;
 }
 
-}  // namespace
+// One head of one token.
+struct Query {
+  const float* q;    // (dim)
+  float* out;        // (latent_dim)
+  int64_t num_keys;  // of its list, or positions that it sees
+  Running state;
+};
 
-void sparse_mla(ThreadPool& pool, const SparseMlaParams& p) {
+// A task: heads of tokens that attend to the same keys, but for the last few.
+struct QueryGroup {
+  int64_t t_begin, t_end;
+  int64_t h_begin, h_end;
+};
+
+// scores[i * kKeyBlock + j] = q of query i . key j. `keys` may be of the cache's type.
+template <class K>
+void score_keys(const Query* queries, int64_t rows, const K* keys, int64_t stride, int64_t count, int64_t dim, float* scores) {
+  for (int64_t k = 0; k < dim; k += kDotBlock)
+    dot_rows([&](int64_t i) { return queries[i].q + k; }, keys + k, stride, rows, count, std::min(kDotBlock, dim - k),
+             [&](int64_t i) { return scores + i * kKeyBlock; }, k == 0 ? Write::replace : Write::add);
+}
+
+// out of query i += sum over j of scores[i * kKeyBlock + j] * the latent part of key j, in the order of j.
+template <class K>
+void add_values(const Query* queries, int64_t rows, const K* keys, int64_t stride, int64_t count, int64_t latent_dim, const float* scores) {
+  constexpr int64_t kColumns = 64;  // 64 keys x 64 f32 = 16 KB stay in L1 while all queries pass
+  for (int64_t d = 0; d < latent_dim; d += kColumns)
+    axpy_rows([&](int64_t i) { return scores + i * kKeyBlock; }, keys + d, stride, rows, count, std::min(kColumns, latent_dim - d),
+              [&](int64_t i) { return queries[i].out + d; }, Write::add);
+}
+
+// Calls f(j, n, slot) for stretches of n keys, number j and following of the positions from `first`, that lie in the slots from
+// `slot` on: one stretch a page.
+template <class F>
+void for_stretches(const PagedPositions& where, int64_t seq, int64_t first, int64_t count, const F& f) {
+  for (int64_t j = 0; j < count;) {
+    const int64_t n = std::min(count - j, where.page_size - (first + j) % where.page_size);
+    f(j, n, where.slot(seq, first + j));
+    j += n;
+  }
+}
+
+// The attention of one task. `Key` is the type whose rows the tiles read in the cache itself, or void: rows are widened first.
+template <class Key>
+void attend(const SparseMlaParams& p, const QueryGroup& group) {
+  constexpr bool kDirect = !std::is_void_v<Key>;
   const int64_t dim = p.latent_dim + p.rope_dim;
   const int64_t stride = (dim + 7) / 8 * 8;  // rows of a scratch block start on a vector
   const size_t row_bytes = static_cast<size_t>(dim) * tensor::dtype_bytes(p.cache_dtype);
-  // A few tokens: split the heads over the threads, each reading the keys for itself. Heads are independent, so bits agree.
-  const int64_t parts = std::clamp<int64_t>(p.num_tokens == 0 ? 1 : pool.num_threads() / p.num_tokens, 1, p.heads);
-  const int64_t heads_per_part = (p.heads + parts - 1) / parts;
-  pool.parallel_for(p.num_tokens * parts, 1, [&](int64_t begin, int64_t end) {
-    float* keys = scratch(Scratch::keys, kKeyBlock * stride);
-    float* scores = scratch(Scratch::scores, p.heads * kKeyBlock);
-    thread_local std::vector<Running> states;
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t t = task / parts, h0 = task % parts * heads_per_part;
-      const int64_t heads = std::min(heads_per_part, p.heads - h0);
-      if (heads <= 0) continue;
-      const int64_t seq = p.where.seq_of_token[t];
-      const int32_t* list = p.indices ? p.indices + t * p.topk : nullptr;
-      int64_t num_keys = static_cast<int64_t>(p.where.positions[t]) + 1;
-      if (list) num_keys = std::find(list, list + p.topk, -1) - list;
-      const float* q = p.q + (t * p.heads + h0) * dim;
-      float* out = p.out + (t * p.heads + h0) * p.latent_dim;
-      std::fill(out, out + heads * p.latent_dim, 0.0f);
-      states.assign(static_cast<size_t>(heads), Running{});
-      for (int64_t first = 0; first < num_keys; first += kKeyBlock) {
-        const int64_t count = std::min(kKeyBlock, num_keys - first);
-        for (int64_t j = 0; j < count; ++j) {
-          const int64_t slot = p.where.slot(seq, list ? list[first + j] : first + j);
-          unpack_row(static_cast<const uint8_t*>(p.cache) + static_cast<size_t>(slot) * row_bytes, p.cache_dtype, dim, keys + j * stride);
+  const int64_t seq = p.where.seq_of_token[group.t_begin];
+  const int32_t* list = p.indices ? p.indices + group.t_begin * p.topk : nullptr;
+  const auto* cache = static_cast<const uint8_t*>(p.cache);
+
+  thread_local std::vector<Query> of_thread;
+  of_thread.clear();
+  for (int64_t t = group.t_end - 1; t >= group.t_begin; --t) {  // mostly in falling order of num_keys
+    const int64_t num_keys = list ? std::find(list, list + p.topk, -1) - list : int64_t{p.where.positions[t]} + 1;
+    for (int64_t h = group.h_begin; h < group.h_end; ++h) {
+      float* out = p.out + (t * p.heads + h) * p.latent_dim;
+      std::fill(out, out + p.latent_dim, 0.0f);
+      of_thread.push_back({p.q + (t * p.heads + h) * dim, out, num_keys, {}});
+    }
+  }
+  // Those that see the most first: whatever the key, the queries that see it are the first few.
+  const auto sees_more = [](const Query& a, const Query& b) { return a.num_keys > b.num_keys; };
+  if (!std::is_sorted(of_thread.begin(), of_thread.end(), sees_more)) std::sort(of_thread.begin(), of_thread.end(), sees_more);
+  const std::span<Query> queries = of_thread;
+  int64_t active = std::ssize(queries);
+  const auto that_see = [&](int64_t key) {
+    while (active > 0 && queries[static_cast<size_t>(active - 1)].num_keys <= key) --active;
+    return active;
+  };
+
+  float* keys = kDirect ? nullptr : scratch(Scratch::keys, kKeyBlock * stride);
+  float* scores = scratch(Scratch::scores, std::ssize(queries) * kKeyBlock);
+  const int64_t num_keys = queries.front().num_keys;
+  for (int64_t first = 0; first < num_keys; first += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, num_keys - first);
+    const int64_t rows = that_see(first);
+    if constexpr (kDirect) {
+      for_stretches(p.where, seq, first, count, [&](int64_t j, int64_t n, int64_t slot) {
+        score_keys(queries.data(), rows, static_cast<const Key*>(p.cache) + slot * dim, dim, n, dim, scores + j);
+      });
+    } else {
+      const auto widen = [&](int64_t j, int64_t slot) {
+        unpack_row(cache + static_cast<size_t>(slot) * row_bytes, p.cache_dtype, dim, keys + j * stride);
+      };
+      constexpr int64_t kAtOnce = 16;  // keys that are still in L1 when their products are taken
+      for (int64_t at = 0; at < count; at += kAtOnce) {
+        const int64_t some = std::min(kAtOnce, count - at);
+        if (list) {
+          for (int64_t j = at; j < at + some; ++j) widen(j, p.where.slot(seq, list[first + j]));
+        } else {
+          for_stretches(p.where, seq, first + at, some, [&](int64_t j, int64_t n, int64_t slot) {
+            for (int64_t i = 0; i < n; ++i) widen(at + j + i, slot + i);
+          });
         }
-        const auto score_row = [&](int64_t h) { return scores + h * kKeyBlock; };
-        const auto out_row = [&](int64_t h) { return out + h * p.latent_dim; };
-        for (int64_t k = 0; k < dim; k += kDotBlock)
-          dot_rows([&](int64_t h) { return q + h * dim + k; }, keys + k, stride, heads, count, std::min(kDotBlock, dim - k), score_row,
-                   k == 0 ? Write::replace : Write::add);
-        for (int64_t h = 0; h < heads; ++h)
-          softmax_block(score_row(h), count, p.scale, states[static_cast<size_t>(h)], out_row(h), p.latent_dim);
-        axpy_rows(score_row, keys, stride, heads, count, p.latent_dim, out_row, Write::add);
+        score_keys(queries.data(), rows, keys + at * stride, stride, some, dim, scores + at);
       }
-      for (int64_t h = 0; h < heads; ++h) divide(out + h * p.latent_dim, p.latent_dim, states[static_cast<size_t>(h)].sum);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      Query& query = queries[static_cast<size_t>(i)];
+      softmax_block(scores + i * kKeyBlock, std::min(count, query.num_keys - first), p.scale, query.state, query.out, p.latent_dim);
+    }
+    // A key is added for those alone that see it: what a later position holds, be it NaN, must not reach an earlier one.
+    for (int64_t at = 0; at < count;) {
+      const int64_t see = that_see(first + at);
+      const int64_t end = std::min(count, queries[static_cast<size_t>(see - 1)].num_keys - first);
+      if constexpr (kDirect) {
+        for_stretches(p.where, seq, first + at, end - at, [&](int64_t j, int64_t n, int64_t slot) {
+          add_values(queries.data(), see, static_cast<const Key*>(p.cache) + slot * dim, dim, n, p.latent_dim, scores + at + j);
+        });
+      } else {
+        add_values(queries.data(), see, keys + at * stride, stride, end - at, p.latent_dim, scores + at);
+      }
+      at = end;
+    }
+  }
+  for (const Query& query : queries) divide(query.out, p.latent_dim, query.state.sum);
+}
+
+}  // namespace
+
+void sparse_mla(ThreadPool& pool, const SparseMlaParams& p) {
+  constexpr int64_t kMaxQueries = 48;    // of a task: widening a key then costs a few percent of its products
+  constexpr int64_t kDirectQueries = 4;  // so few that reading the cache as it is costs less than widening it
+  if (p.num_tokens == 0) return;
+  const int64_t threads = pool.num_threads();
+  // Neighbouring rows of a sequence go together when they take all positions in order; lists may differ.
+  const int64_t share = (p.num_tokens + threads - 1) / threads;
+  const int64_t most = p.indices ? 1 : std::clamp<int64_t>(kMaxQueries / p.heads, 1, share);
+  thread_local std::vector<QueryGroup> groups;
+  groups.clear();
+  for (int64_t t = 0; t < p.num_tokens;) {
+    int64_t end = t + 1;
+    while (end < p.num_tokens && p.where.seq_of_token[end] == p.where.seq_of_token[t]) ++end;
+    for (int64_t left = (end - t + most - 1) / most; left > 0; --left) {
+      const int64_t rows = (end - t + left - 1) / left;
+      groups.push_back({t, t + rows, 0, p.heads});
+      t += rows;
+    }
+  }
+  // A few groups that do not fill the threads evenly: split the heads too. Heads are independent, so bits agree.
+  const auto count = std::ssize(groups);
+  const auto rows_of = [](const QueryGroup& group) { return group.t_end - group.t_begin; };
+  const bool equal =
+      std::all_of(groups.begin(), groups.end(), [&](const QueryGroup& group) { return rows_of(group) == rows_of(groups[0]); });
+  if (count < 4 * threads && (count % threads != 0 || !equal)) {
+    const int64_t parts = std::min(p.heads, std::max<int64_t>(2, threads / count));
+    const int64_t heads = (p.heads + parts - 1) / parts;
+    for (int64_t i = 0; i < count; ++i) {
+      QueryGroup rest = groups[static_cast<size_t>(i)];
+      groups[static_cast<size_t>(i)].h_end = heads;
+      for (rest.h_begin = heads; rest.h_begin < p.heads; rest.h_begin = rest.h_end) {
+        rest.h_end = std::min(p.heads, rest.h_begin + heads);
+        groups.push_back(rest);
+      }
+    }
+  }
+  const QueryGroup* tasks = groups.data();
+  pool.parallel_for(std::ssize(groups), 1, [&, tasks](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool few = p.indices == nullptr && rows_of(tasks[i]) * (tasks[i].h_end - tasks[i].h_begin) <= kDirectQueries;
+      if (few && p.cache_dtype == tensor::DType::bf16)
+        attend<uint16_t>(p, tasks[i]);
+      else
+        attend<void>(p, tasks[i]);
     }
   });
 }

@@ -13,11 +13,11 @@ using tensor::WeightFormat;
 
 constexpr int64_t kBlockN = 12;         // weight rows widened at once: 12 x kDotBlock f32 = 24 KB, in L1
 constexpr int64_t kChunkM = 128;        // rows of x a task takes
-constexpr int64_t kStreamRows = 3;      // up to here the weights are read once, straight into the tile
 constexpr int64_t kMinTaskN = 48;       // weight rows a task takes at least
 constexpr int64_t kInlineWork = 30000;  // multiply-adds (about 1 us) under which waking the pool costs more than it gains
 
 struct Task {
+  int64_t product;  // which of the products of the call
   const WeightView* w;
   int64_t n_begin, n_end;  // rows of w
   int64_t m_begin, m_end;  // rows of x and y
@@ -54,83 +54,101 @@ void run_task(const Task& t, const RowOfX& x, const RowOfY& y, Write first_write
   }
 }
 
-// Weight rows a task takes: enough tasks for balance, not so many that handing them out shows; a multiple of the tile width.
-// `others` is the number of tasks there are apart from the cut along n.
-int64_t rows_per_task(int64_t n, int64_t others, int threads) {
-  const int64_t tasks_wanted = std::max<int64_t>(1, 4 * threads / std::max<int64_t>(1, others));
-  return std::max(kMinTaskN, (n + tasks_wanted - 1) / tasks_wanted / 8 * 8);
+// The tasks of one call. A task is a share of the whole call's multiply-adds that leaves enough tasks for balance, but not so many
+// that handing them out shows. The vector keeps its size between calls.
+class TaskList {
+ public:
+  TaskList(std::vector<Task>& tasks, int64_t work, int threads) : tasks_(tasks), share_(std::max<int64_t>(1, work / (4 * threads))) {
+    tasks_.clear();
+  }
+  // All of w for the rows [m_begin, m_end) of a product.
+  void add(int64_t product, const WeightView& w, int64_t m_begin, int64_t m_end) {
+    for (int64_t m = m_begin; m < m_end; m += kChunkM) {
+      const int64_t end = std::min(m_end, m + kChunkM);
+      const int64_t parts = std::max<int64_t>(1, (end - m) * w.rows * w.cols / share_);
+      const int64_t step = std::max(kMinTaskN, ((w.rows + parts - 1) / parts + 7) / 8 * 8);
+      for (int64_t n = 0; n < w.rows; n += step) tasks_.push_back({product, &w, n, std::min(w.rows, n + step), m, end});
+    }
+  }
+
+ private:
+  std::vector<Task>& tasks_;
+  int64_t share_;
+};
+
+// Calls body(task) for all of `tasks`, on the pool when there is enough to do. `tasks` may be thread_local: it is not named in the loop.
+template <class Body>
+void run_tasks(ThreadPool& pool, const std::vector<Task>& tasks, int64_t work, const Body& body) {
+  const Task* list = tasks.data();
+  const auto count = static_cast<int64_t>(tasks.size());
+  const auto run = [&body, list](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(list[i]);
+  };
+  if (work < kInlineWork) return run(0, count);
+  pool.parallel_for(count, 1, run);
 }
 
 }  // namespace
 
-void matmul(ThreadPool& pool, const MatmulParams& p) {
-  const int64_t n = p.w.rows;
-  if (p.rows == 0 || n == 0) return;
-  const Write write = p.accumulate ? Write::add : Write::replace;
-  const auto x = [&](int64_t m) { return p.x + m * p.x_stride; };
-  const auto y = [&](int64_t m) { return p.y + m * p.y_stride; };
-  if (p.rows * n * p.w.cols < kInlineWork) {
-    run_task({&p.w, 0, n, 0, p.rows}, x, y, write);
-    return;
-  }
-  const int64_t m_chunks = (p.rows + kChunkM - 1) / kChunkM;
-  const int64_t n_step = rows_per_task(n, m_chunks, pool.num_threads());
-  const int64_t n_tasks = (n + n_step - 1) / n_step;
-  pool.parallel_for(m_chunks * n_tasks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t m = i / n_tasks * kChunkM, nb = i % n_tasks * n_step;
-      run_task({&p.w, nb, std::min(n, nb + n_step), m, std::min(p.rows, m + kChunkM)}, x, y, write);
-    }
+void matmul(ThreadPool& pool, std::span<const MatmulParams> products) {
+  thread_local std::vector<Task> tasks;
+  int64_t work = 0;
+  for (const MatmulParams& p : products) work += p.rows * p.w.rows * p.w.cols;
+  TaskList list(tasks, work, pool.num_threads());
+  for (size_t i = 0; i < products.size(); ++i) list.add(static_cast<int64_t>(i), products[i].w, 0, products[i].rows);
+  run_tasks(pool, tasks, work, [products](const Task& t) {
+    const MatmulParams& p = products[static_cast<size_t>(t.product)];
+    const auto x = [&](int64_t m) { return p.x + m * p.x_stride; };
+    const auto y = [&](int64_t m) { return p.y + m * p.y_stride; };
+    run_task(t, x, y, p.accumulate ? Write::add : Write::replace);
   });
 }
 
-void grouped_matmul(ThreadPool& pool, const GroupedMatmulParams& p) {
-  if (p.num_rows == 0 || p.n == 0) return;
-  const auto x = [&](int64_t i) { return p.x + (p.order ? p.order[i] / p.rows_per_source : i) * p.x_stride; };
-  const auto y = [&](int64_t i) { return p.y + i * p.y_stride; };
+void grouped_matmul(ThreadPool& pool, std::span<const GroupedMatmulParams> products) {
   thread_local std::vector<Task> tasks;
-  tasks.clear();
-  int64_t chunks = 0;
-  for (int64_t e = 0; e < p.num_experts; ++e) chunks += (p.offsets[e + 1] - p.offsets[e] + kChunkM - 1) / kChunkM;
-  const int64_t n_step = rows_per_task(p.n, chunks, pool.num_threads());
-  for (int64_t e = 0; e < p.num_experts; ++e) {
-    for (int64_t m = p.offsets[e]; m < p.offsets[e + 1]; m += kChunkM) {
-      const int64_t m_end = std::min<int64_t>(p.offsets[e + 1], m + kChunkM);
-      for (int64_t n = 0; n < p.n; n += n_step) tasks.push_back({&p.weights[e], n, std::min(p.n, n + n_step), m, m_end});
-    }
+  int64_t work = 0;
+  for (const GroupedMatmulParams& p : products) work += p.num_rows * p.n * p.weights[0].cols;
+  TaskList list(tasks, work, pool.num_threads());
+  for (size_t i = 0; i < products.size(); ++i) {
+    const GroupedMatmulParams& p = products[i];
+    for (int64_t e = 0; e < p.num_experts; ++e) list.add(static_cast<int64_t>(i), p.weights[e], p.offsets[e], p.offsets[e + 1]);
   }
-  const Task* list = tasks.data();  // the workers must not look at their own thread_local
-  const auto run = [&, list](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) run_task(list[i], x, y, Write::replace);
-  };
-  if (p.num_rows * p.n * p.weights[0].cols < kInlineWork) return run(0, static_cast<int64_t>(tasks.size()));
-  pool.parallel_for(static_cast<int64_t>(tasks.size()), 1, run);
+  run_tasks(pool, tasks, work, [products](const Task& t) {
+    const GroupedMatmulParams& p = products[static_cast<size_t>(t.product)];
+    const auto x = [&](int64_t i) { return p.x + (p.order ? p.order[i] / p.rows_per_source : i) * p.x_stride; };
+    const auto y = [&](int64_t i) { return p.y + i * p.y_stride; };
+    run_task(t, x, y, Write::replace);
+  });
 }
 
-void matmul_transposed(ThreadPool& pool, const MatmulTransposedParams& p) {
+void matmul_transposed(ThreadPool& pool, std::span<const MatmulTransposedParams> products) {
   constexpr int64_t kBlockK = 64;  // output columns at once; also a multiple of the mxfp4 group
-  const int64_t blocks = (p.w.cols + kBlockK - 1) / kBlockK;
-  const int64_t chunks = (p.rows + kChunkM - 1) / kChunkM;
-  if (p.rows == 0) return;
-  const auto run = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t m0 = i / blocks * kChunkM, k0 = i % blocks * kBlockK;
-      const int64_t rows = std::min(kChunkM, p.rows - m0), cols = std::min(kBlockK, p.w.cols - k0);
-      const auto x = [&](int64_t m) { return p.x + (m0 + m) * p.x_stride; };
-      const auto y = [&](int64_t m) { return p.y + (m0 + m) * p.y_stride + k0; };
-      if (p.w.format == WeightFormat::f32) {
-        axpy_rows(x, reinterpret_cast<const float*>(p.w.data) + k0, p.w.cols, rows, p.w.rows, cols, y, Write::replace);
-      } else if (p.w.format == WeightFormat::bf16 && rows <= kStreamRows) {
-        axpy_rows(x, reinterpret_cast<const uint16_t*>(p.w.data) + k0, p.w.cols, rows, p.w.rows, cols, y, Write::replace);
-      } else {
-        float* block = scratch(Scratch::weights, p.w.rows * kBlockK);
-        unpack_weight(p.w, 0, p.w.rows, k0, cols, block, cols);
-        axpy_rows(x, block, cols, rows, p.w.rows, cols, y, Write::replace);
-      }
+  thread_local std::vector<Task> tasks;
+  tasks.clear();
+  int64_t work = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const MatmulTransposedParams& p = products[i];
+    work += p.rows * p.w.rows * p.w.cols;
+    for (int64_t m = 0; m < p.rows; m += kChunkM) {
+      for (int64_t k = 0; k < p.w.cols; k += kBlockK)  // here n counts the columns of w
+        tasks.push_back({static_cast<int64_t>(i), &p.w, k, std::min(p.w.cols, k + kBlockK), m, std::min(p.rows, m + kChunkM)});
     }
-  };
-  if (p.rows * p.w.rows * p.w.cols < kInlineWork) return run(0, chunks * blocks);
-  pool.parallel_for(chunks * blocks, 1, run);
+  }
+  run_tasks(pool, tasks, work, [products](const Task& t) {
+    const MatmulTransposedParams& p = products[static_cast<size_t>(t.product)];
+    const int64_t rows = t.m_end - t.m_begin, k0 = t.n_begin, cols = t.n_end - t.n_begin;
+    const auto x = [&](int64_t m) { return p.x + (t.m_begin + m) * p.x_stride; };
+    const auto y = [&](int64_t m) { return p.y + (t.m_begin + m) * p.y_stride + k0; };
+    if (p.w.format == WeightFormat::f32) {
+      axpy_rows(x, reinterpret_cast<const float*>(p.w.data) + k0, p.w.cols, rows, p.w.rows, cols, y, Write::replace);
+    } else if (p.w.format == WeightFormat::bf16 && rows <= kStreamRows) {
+      axpy_rows(x, reinterpret_cast<const uint16_t*>(p.w.data) + k0, p.w.cols, rows, p.w.rows, cols, y, Write::replace);
+    } else {
+      float* block = scratch(Scratch::weights, p.w.rows * kBlockK);
+      unpack_weight(p.w, 0, p.w.rows, k0, cols, block, cols);
+      axpy_rows(x, block, cols, rows, p.w.rows, cols, y, Write::replace);
+    }
+  });
 }
 
 }  // namespace ingot::kernels::native

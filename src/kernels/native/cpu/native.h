@@ -3,6 +3,8 @@
 // Every row's bits depend on that row alone: not on the other rows, the number of threads, or how the work is cut.
 #pragma once
 
+#include <span>
+
 #include "base/thread_pool.h"
 #include "kernels/params.h"
 
@@ -10,9 +12,13 @@ namespace ingot::kernels::native {
 
 void rms_norm(ThreadPool& pool, const RmsNormParams& p);
 void rope(ThreadPool& pool, const RopeParams& p);
-void matmul(ThreadPool& pool, const MatmulParams& p);
-void matmul_transposed(ThreadPool& pool, const MatmulTransposedParams& p);
-void grouped_matmul(ThreadPool& pool, const GroupedMatmulParams& p);
+// Any number of independent products as one loop over the pool: starting a loop takes about as long as a small product itself.
+void matmul(ThreadPool& pool, std::span<const MatmulParams> products);
+void matmul_transposed(ThreadPool& pool, std::span<const MatmulTransposedParams> products);
+void grouped_matmul(ThreadPool& pool, std::span<const GroupedMatmulParams> products);
+inline void matmul(ThreadPool& pool, const MatmulParams& p) { matmul(pool, std::span(&p, 1)); }
+inline void matmul_transposed(ThreadPool& pool, const MatmulTransposedParams& p) { matmul_transposed(pool, std::span(&p, 1)); }
+inline void grouped_matmul(ThreadPool& pool, const GroupedMatmulParams& p) { grouped_matmul(pool, std::span(&p, 1)); }
 void swiglu(ThreadPool& pool, const SwiGluParams& p);
 void index_scores(ThreadPool& pool, const IndexScoresParams& p);
 void top_k(ThreadPool& pool, const TopKParams& p);

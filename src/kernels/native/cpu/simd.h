@@ -23,9 +23,26 @@ inline __m256i first_lanes(int64_t n) {
 }
 
 inline F32x8 load8(const float* p) { return _mm256_loadu_ps(p); }
+// Each lane of the doubled 16 bytes sends its four numbers to the upper halves of four floats: one shuffle, where zero extension and
+// a shift are two, and the shuffle ports are what a product of few rows waits for.
 inline F32x8 load8(const uint16_t* bf16) {
+  const __m256i spread = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,  //
+                                          -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+  const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16)));
+  return _mm256_castsi256_ps(_mm256_shuffle_epi8(twice, spread));
+}
+
+// The same without the register that the shuffle's pattern takes, for loops that use all the others.
+inline F32x8 load8_tight(const float* p) { return load8(p); }
+inline F32x8 load8_tight(const uint16_t* bf16) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bf16)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+// The same number, held in a register: the compiler may not load it again for a second use. The tiles are bound by loads.
+inline F32x8 in_register(F32x8 v) {
+  __asm__("" : "+x"(v));
+  return v;
 }
 
 // The first n (< 8) elements, the other lanes zero. Touches no byte beyond them.

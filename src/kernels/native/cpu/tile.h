@@ -12,60 +12,108 @@
 
 namespace ingot::kernels::native {
 
-// A long dot product is the sum, in order, of the sums of blocks of this many elements: 12 widened weight rows and 3 rows of x
-// then fit the L1 cache of 32 KB. Part of the arithmetic: changing it changes bits.
+// A long dot product is the sum, in order, of the sums of blocks of this many elements: 12 widened weight rows then fit the L1 cache
+// of 32 KB. Part of the arithmetic: changing it changes bits.
 constexpr int64_t kDotBlock = 512;
 
 enum class Write : uint8_t { replace, add };
 
-// y[m][n] (=|+)= x[m][0..k) . w[n][0..k) for m < kRows, n < kCols; lane j of the accumulator takes the elements j, j+8, ...
+// Calls f<kRows>(m) for strips of consecutive rows that cover [0, rows), with kRows up to kMost (3 or 6), or a little more for the last.
+// Twelve accumulators hide the latency of FMA and are what sixteen registers hold: six rows by two columns (or vectors), or three by
+// four. Strips of one or two rows take nearly the time of three, so 7 and 8 rows go as 4 + 3 and 4 + 4.
+template <int kMost, class F>
+inline void for_strips(int64_t rows, const F& f) {
+  int64_t m = 0;
+  for (; rows - m > kMost + kMost / 3 || rows - m == kMost; m += kMost) f.template operator()<kMost>(m);
+  if (rows - m >= 7) {
+    f.template operator()<4>(m);
+    m += 4;
+  }
+  switch (rows - m) {
+    case 1: return f.template operator()<1>(m);
+    case 2: return f.template operator()<2>(m);
+    case 3: return f.template operator()<3>(m);
+    case 4: return f.template operator()<4>(m);
+    case 5: return f.template operator()<5>(m);
+    default: return;
+  }
+}
+
+// sums[m * kCols + n] = x[m][0..k) . w[n][0..k) for m < kRows, n < kCols; lane j of an accumulator takes the elements j, j+8, ...
 template <int kRows, int kCols, class W>
-inline void dot_tile(const float* const* x, const W* w, int64_t w_stride, int64_t k, float* const* y, Write write) {
-  F32x8 acc[kRows][kCols];
-#pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 8
-    for (int n = 0; n < kCols; ++n) acc[m][n] = zero8();
+inline void dot_tile(const float* const* x, const W* w, int64_t w_stride, int64_t k, float* sums) {
+  F32x8 acc[kRows * kCols];
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows * kCols; ++i) acc[i] = zero8();
   int64_t i = 0;
   for (; i + 8 <= k; i += 8) {
-    F32x8 a[kRows];
-#pragma GCC unroll 4
-    for (int m = 0; m < kRows; ++m) a[m] = load8(x[m] + i);
+    // The shorter side is held in registers, the longer one passes by: sixteen registers are just enough for 12 + 3 + 1.
+    if constexpr (kRows < kCols) {
+      F32x8 a[kRows];
+#pragma GCC unroll 6
+      for (int m = 0; m < kRows; ++m) a[m] = in_register(load8(x[m] + i));
 #pragma GCC unroll 8
-    for (int n = 0; n < kCols; ++n) {
-      const F32x8 b = load8(w + n * w_stride + i);
-#pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) acc[m][n] = fma8(a[m], b, acc[m][n]);
+      for (int n = 0; n < kCols; ++n) {
+        const W* at = w + n * w_stride + i;
+        const F32x8 b = in_register(kRows * kCols + kRows + 1 < 16 ? load8(at) : load8_tight(at));
+#pragma GCC unroll 6
+        for (int m = 0; m < kRows; ++m) acc[m * kCols + n] = fma8(a[m], b, acc[m * kCols + n]);
+      }
+    } else {
+      F32x8 b[kCols];
+#pragma GCC unroll 8
+      for (int n = 0; n < kCols; ++n) b[n] = in_register(load8(w + n * w_stride + i));
+#pragma GCC unroll 6
+      for (int m = 0; m < kRows; ++m) {
+        const F32x8 a = in_register(load8(x[m] + i));
+#pragma GCC unroll 8
+        for (int n = 0; n < kCols; ++n) acc[m * kCols + n] = fma8(a, b[n], acc[m * kCols + n]);
+      }
     }
   }
   if (i < k) {
 #pragma GCC unroll 8
     for (int n = 0; n < kCols; ++n) {
       const F32x8 b = load_part(w + n * w_stride + i, k - i);
-#pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) acc[m][n] = fma8(load_part(x[m] + i, k - i), b, acc[m][n]);
+#pragma GCC unroll 6
+      for (int m = 0; m < kRows; ++m) acc[m * kCols + n] = fma8(load_part(x[m] + i, k - i), b, acc[m * kCols + n]);
     }
   }
-#pragma GCC unroll 4
+  constexpr int kWhole = kRows * kCols / 4 * 4;
+#pragma GCC unroll 3
+  for (int s = 0; s < kWhole; s += 4) _mm_storeu_ps(sums + s, sum_lanes4(acc[s], acc[s + 1], acc[s + 2], acc[s + 3]));
+#pragma GCC unroll 3
+  for (int s = kWhole; s < kRows * kCols; ++s) sums[s] = sum_lanes(acc[s]);
+}
+
+// dot_tile for the columns w, w + w_stride, ... and their sums to (or onto) y[m][n * y_step].
+template <int kRows, int kCols, class W>
+inline void dot_columns(const float* const* x, const W* w, int64_t w_stride, int64_t k, float* const* y, int64_t y_step, Write write) {
+  float sums[kRows * kCols];
+  dot_tile<kRows, kCols>(x, w, w_stride, k, sums);
+#pragma GCC unroll 6
   for (int m = 0; m < kRows; ++m) {
-    if constexpr (kCols % 4 == 0) {
+    if (kCols % 4 == 0 && y_step == 1) {
 #pragma GCC unroll 2
       for (int n = 0; n < kCols; n += 4) {
-        __m128 sum = sum_lanes4(acc[m][n], acc[m][n + 1], acc[m][n + 2], acc[m][n + 3]);
+        __m128 sum = _mm_loadu_ps(sums + m * kCols + n);
         if (write == Write::add) sum = _mm_add_ps(_mm_loadu_ps(y[m] + n), sum);
         _mm_storeu_ps(y[m] + n, sum);
       }
-    } else {
-      static_assert(kCols == 1);
-      const float sum = sum_lanes(acc[m][0]);
-      y[m][0] = write == Write::add ? y[m][0] + sum : sum;
+      continue;
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < kCols; ++n) {
+      float& out = y[m][n * y_step];
+      out = write == Write::add ? out + sums[m * kCols + n] : sums[m * kCols + n];
     }
   }
 }
 
-// y[m][n0..n0+n) for kRows rows and any n: wide tiles first. One row wants eight independent sums to hide the latency of FMA.
+// y[m][0..n) (=|+)= x[m][0..k) . w[0..n)[0..k) for kRows rows.
 template <int kRows, class W>
 inline void dot_strip(const float* const* x, const W* w, int64_t w_stride, int64_t n, int64_t k, float* const* y, Write write) {
+  constexpr int kCols = kRows == 1 ? 8 : kRows <= 3 ? 4 : 2;  // 8 to 12 accumulators
   float* out[kRows];
   for (int m = 0; m < kRows; ++m) out[m] = y[m];
   const auto advance = [&](int by) {
@@ -73,62 +121,56 @@ inline void dot_strip(const float* const* x, const W* w, int64_t w_stride, int64
     n -= by;
     for (int m = 0; m < kRows; ++m) out[m] += by;
   };
-  if constexpr (kRows == 1) {
-    for (; n >= 8; advance(8)) dot_tile<1, 8>(x, w, w_stride, k, out, write);
-  }
-  for (; n >= 4; advance(4)) dot_tile<kRows, 4>(x, w, w_stride, k, out, write);
-  for (; n > 0; advance(1)) dot_tile<kRows, 1>(x, w, w_stride, k, out, write);
+  for (; n >= kCols; advance(kCols)) dot_columns<kRows, kCols>(x, w, w_stride, k, out, 1, write);
+  for (; n > 0; advance(1)) dot_columns<kRows, 1>(x, w, w_stride, k, out, 1, write);
 }
 
-// y(m)[0..n) (=|+)= x(m)[0..k) . w[0..n)[0..k) for m in [0, rows). `x` and `y` give the start of a row.
+// y(m)[0..n) (=|+)= x(m)[0..k) . w[0..n)[0..k) for m in [0, rows). `x` and `y` give the start of a row. For f32 in a cache, three rows
+// by four columns are some 5% faster than six by two.
 template <class W, class RowOfX, class RowOfY>
 inline void dot_rows(const RowOfX& x, const W* w, int64_t w_stride, int64_t rows, int64_t n, int64_t k, const RowOfY& y, Write write) {
-  int64_t m = 0;
-  for (; m + 3 <= rows; m += 3) {
-    const float* xs[3] = {x(m), x(m + 1), x(m + 2)};
-    float* ys[3] = {y(m), y(m + 1), y(m + 2)};
-    dot_strip<3>(xs, w, w_stride, n, k, ys, write);
-  }
-  if (rows - m == 2) {
-    const float* xs[2] = {x(m), x(m + 1)};
-    float* ys[2] = {y(m), y(m + 1)};
-    dot_strip<2>(xs, w, w_stride, n, k, ys, write);
-  } else if (rows - m == 1) {
-    const float* xs[1] = {x(m)};
-    float* ys[1] = {y(m)};
-    dot_strip<1>(xs, w, w_stride, n, k, ys, write);
-  }
+  for_strips<3>(rows, [&]<int kRows>(int64_t m) {
+    const float* xs[kRows];
+    float* ys[kRows];
+    for (int i = 0; i < kRows; ++i) xs[i] = x(m + i), ys[i] = y(m + i);
+    dot_strip<kRows>(xs, w, w_stride, n, k, ys, write);
+  });
 }
 
-// dot_rows for at most three rows and weights that come from memory rather than from a cache. The rows of w are walked as eight
+constexpr int64_t kStreamRows = 16;  // rows that dot_stream takes at most
+
+// dot_rows for at most kStreamRows rows and weights that come from memory rather than from a cache. The rows of w are walked as eight
 // (four) runs side by side, each a contiguous stretch that the processor's prefetcher can follow; neighbouring rows as the columns of
-// a tile are runs of one row each, which it cannot. Measured from DRAM with K = 256: 14.5 GB/s a thread against 5.2.
+// a tile are runs of one row each, which it cannot. Measured from DRAM with K = 256: 14.5 GB/s a thread against 5.2. All rows of x
+// pass over a few rows of w before the next ones are touched, so that each comes from memory once.
 template <class W, class RowOfX, class RowOfY>
 inline void dot_stream(const RowOfX& x, const W* w, int64_t w_stride, int64_t rows, int64_t n, int64_t k, const RowOfY& y, Write write) {
-  const auto walk = [&]<int kRows, int kCols>() {
-    const float* xs[kRows];
-    for (int m = 0; m < kRows; ++m) xs[m] = x(m);
-    const int64_t run = n / kCols;
-    for (int64_t r = 0; r < run; ++r) {
-      float sums[kRows][kCols];
+  const float* xs[kStreamRows];
+  float* ys[kStreamRows];
+  for (int64_t m = 0; m < rows; ++m) xs[m] = x(m), ys[m] = y(m);
+  const int64_t runs = rows == 1 ? 8 : 4;
+  const int64_t run = n / runs;
+  for (int64_t r = 0; r < run; ++r) {
+    for_strips<6>(rows, [&]<int kRows>(int64_t m) {
+      const W* first = w + r * w_stride;
       float* out[kRows];
-      for (int m = 0; m < kRows; ++m) out[m] = sums[m];
-      dot_tile<kRows, kCols>(xs, w + r * w_stride, run * w_stride, k, out, Write::replace);
-      for (int m = 0; m < kRows; ++m) {
-        float* row = y(m) + r;
-        for (int c = 0; c < kCols; ++c) row[c * run] = write == Write::add ? row[c * run] + sums[m][c] : sums[m][c];
+      for (int i = 0; i < kRows; ++i) out[i] = ys[m + i] + r;
+      if constexpr (kRows == 1) {
+        if (runs == 8) return dot_columns<1, 8>(xs + m, first, run * w_stride, k, out, run, write);
       }
-    }
-    float* rest[kRows];
-    for (int m = 0; m < kRows; ++m) rest[m] = y(m) + run * kCols;
-    dot_strip<kRows>(xs, w + run * kCols * w_stride, w_stride, n - run * kCols, k, rest, write);
-  };
-  if (rows == 1)
-    walk.template operator()<1, 8>();
-  else if (rows == 2)
-    walk.template operator()<2, 4>();
-  else
-    walk.template operator()<3, 4>();
+      if constexpr (kRows <= 3) {
+        dot_columns<kRows, 4>(xs + m, first, run * w_stride, k, out, run, write);
+      } else {
+        dot_columns<kRows, 2>(xs + m, first, run * w_stride, k, out, run, write);
+        for (int i = 0; i < kRows; ++i) out[i] += 2 * run;
+        dot_columns<kRows, 2>(xs + m, first + 2 * run * w_stride, run * w_stride, k, out, run, write);
+      }
+    });
+  }
+  const int64_t done = run * runs;
+  if (done < n)
+    dot_rows(
+        x, w + done * w_stride, w_stride, rows, n - done, k, [&](int64_t m) { return y(m) + done; }, write);
 }
 
 // y[m][0..8*kVecs) (=|+)= sum over s in [0, count) of x[m][s] * w[s][0..8*kVecs), in the order of s. `part` > 0: the single vector
@@ -150,20 +192,28 @@ inline void axpy_tile(const float* const* x, const W* w, int64_t w_stride, int64
       }
     }
   for (int64_t s = 0; s < count; ++s) {
-    F32x8 b[kVecs];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; ++v) {
-      if constexpr (kPart) {
-        b[v] = load_part(w + s * w_stride, part);
-      } else {
-        b[v] = load8(w + s * w_stride + 8 * v);
-      }
-    }
+    // The shorter side is held in registers, as in dot_tile.
+    const auto vec = [&](int v) { return in_register(kPart ? load_part(w + s * w_stride, part) : load8(w + s * w_stride + 8 * v)); };
+    if constexpr (kRows < kVecs) {
+      F32x8 a[kRows];
 #pragma GCC unroll 6
-    for (int m = 0; m < kRows; ++m) {
-      const F32x8 a = _mm256_broadcast_ss(x[m] + s);
+      for (int m = 0; m < kRows; ++m) a[m] = in_register(_mm256_broadcast_ss(x[m] + s));
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) acc[m][v] = fma8(a, b[v], acc[m][v]);
+      for (int v = 0; v < kVecs; ++v) {
+        const F32x8 b = vec(v);
+#pragma GCC unroll 6
+        for (int m = 0; m < kRows; ++m) acc[m][v] = fma8(a[m], b, acc[m][v]);
+      }
+    } else {
+      F32x8 b[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) b[v] = vec(v);
+#pragma GCC unroll 6
+      for (int m = 0; m < kRows; ++m) {
+        const F32x8 a = in_register(_mm256_broadcast_ss(x[m] + s));
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) acc[m][v] = fma8(a, b[v], acc[m][v]);
+      }
     }
   }
 #pragma GCC unroll 6
@@ -180,7 +230,7 @@ inline void axpy_tile(const float* const* x, const W* w, int64_t w_stride, int64
 
 template <int kRows, class W>
 inline void axpy_strip(const float* const* x, const W* w, int64_t w_stride, int64_t count, int64_t cols, float* const* y, Write write) {
-  constexpr int kVecs = kRows >= 4 ? 2 : kRows >= 2 ? 4 : 8;  // 8 to 12 accumulators
+  constexpr int kVecs = kRows >= 4 ? 2 : kRows == 3 ? 3 : kRows == 2 ? 4 : 8;  // 8 to 12 accumulators
   float* out[kRows];
   for (int m = 0; m < kRows; ++m) out[m] = y[m];
   const auto advance = [&](int64_t by) {
@@ -197,17 +247,12 @@ inline void axpy_strip(const float* const* x, const W* w, int64_t w_stride, int6
 template <class W, class RowOfX, class RowOfY>
 inline void axpy_rows(const RowOfX& x, const W* w, int64_t w_stride, int64_t rows, int64_t count, int64_t cols, const RowOfY& y,
                       Write write) {
-  const auto strip = [&]<int kRows>(int64_t m) {
+  for_strips<6>(rows, [&]<int kRows>(int64_t m) {
     const float* xs[kRows];
     float* ys[kRows];
     for (int i = 0; i < kRows; ++i) xs[i] = x(m + i), ys[i] = y(m + i);
     axpy_strip<kRows>(xs, w, w_stride, count, cols, ys, write);
-  };
-  int64_t m = 0;
-  for (; m + 6 <= rows; m += 6) strip.template operator()<6>(m);
-  for (; m + 4 <= rows; m += 4) strip.template operator()<4>(m);
-  if (rows - m >= 2) strip.template operator()<2>(m), m += 2;
-  if (rows - m == 1) strip.template operator()<1>(m);
+  });
 }
 
 }  // namespace ingot::kernels::native
