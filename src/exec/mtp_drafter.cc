@@ -125,6 +125,11 @@ void MtpDrafter::keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchIn
     const BatchItem& item = plan.items[i];
     const size_t planned = item.token_ids.size(), num_rows = planned + static_cast<size_t>(drafts[i].size());
     const sched::SampledTokens* drawn = item.sample ? &sampled[next_sampled++] : nullptr;
+    if (drawn && drawn->token_ids.empty()) {  // an error: it ends
+      states_.erase(item.request);
+      row += num_rows;
+      continue;
+    }
     State& state = states_[item.request];
     state.head.logits.clear();
     if (state.end != item.start) state = {.end = item.start, .waiting = {}, .head = {}};  // it found pages in the cache

@@ -79,11 +79,11 @@ bool Verifier::extend(const BatchItem& item, std::span<const float> logits, Draf
   const std::span<const float> row = adjust(item, logits);
   const Result<float> max = Sampler::max_logit(row);
   if (!max) return false;
+  const uint64_t counter = static_cast<uint64_t>(item.num_generated) + draft.token_ids.size();
   if (!draws_drafts(item)) {
-    draft.append_to_chain(Sampler::likeliest(row, *max));
+    draft.append_to_chain(sampler_.draw(row, *max, params, random_uniform(params.seed, counter)));
     return true;
   }
-  const uint64_t counter = static_cast<uint64_t>(item.num_generated) + draft.token_ids.size();
   const size_t begin = draft.probabilities.size();
   INGOT_CHECK(begin == draft.token_ids.size() * row.size(), "drafts that were drawn must come with their distributions");
   draft.probabilities.resize(begin + row.size());
@@ -115,7 +115,10 @@ Result<sched::SampledTokens> Verifier::verify(const BatchItem& item, const Draft
     if (!max) return name(max.error());
     raw.max = *max;
     const Result<Row> row = restricted_row(item, raw);
-    if (!row) return name(row.error());
+    if (!row) {
+      sampled.error = name(row.error()).value().message;
+      return sampled;
+    }
     const auto counter = static_cast<uint64_t>(item.num_generated + depth);
     const int32_t next = first_child(draft, node);
     Step step;

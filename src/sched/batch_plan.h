@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sched/host_page.h"
@@ -53,9 +54,10 @@ struct BatchPlan {
 // What one item drew: one token, or with drafts up to num_draft + 1, each of them what would have been drawn without drafts.
 struct SampledTokens {
   RequestId request = 0;
-  std::vector<int32_t> token_ids;      // at least one
+  std::vector<int32_t> token_ids;      // at least one, unless there is an error
   std::vector<TokenLogprob> logprobs;  // as many, when the request asked for them; else empty
   int32_t num_drafted = 0;             // tokens that were drafted; token_ids.size() - 1 of them were accepted
+  std::string error = {};              // not empty: after token_ids nothing can be drawn, and the request ends with it
 };
 
 struct BatchResult {

@@ -381,12 +381,12 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
 // ------------------------------------------------------------------------------------------------------------------------------- commit
 
 void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
-  INGOT_CHECK(!sampled.token_ids.empty());
+  INGOT_CHECK(!sampled.token_ids.empty() || !sampled.error.empty());
   const SamplingParams& sampling = sequence.request.sampling;
   const bool wants_logprobs = sampling.top_logprobs >= 0;
   const auto& stops = sampling.stop_token_ids;
   if (sequence.num_generated == 0) counters_.prompt_tokens += static_cast<int64_t>(sequence.request.prompt.size());
-  if (planner_.num_steps() > 0) {
+  if (planner_.num_steps() > 0 && !sampled.token_ids.empty()) {
     planner_.record(sequence.acceptance, static_cast<int32_t>(sampled.token_ids.size()), sampled.num_drafted);
   }
   TokenEvent event;
@@ -408,8 +408,12 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
       event.finish = FinishReason::length;
     }
   }
+  if (event.finish == FinishReason::none && !sampled.error.empty()) {
+    event.finish = FinishReason::error;
+    event.error = sampled.error;
+  }
   counters_.completion_tokens += static_cast<int64_t>(event.token_ids.size());
-  if (sampled.num_drafted > 0) {
+  if (sampled.num_drafted > 0 && !event.token_ids.empty()) {
     event.num_drafted = sampled.num_drafted;
     event.num_accepted = static_cast<int32_t>(event.token_ids.size()) - 1;
     ++counters_.drafts;

@@ -2,7 +2,7 @@
 // schedule. All must give the same bits, leave the canaries alive, and are compared with each other here; the caller compares the
 // last result, which stays in the buffers, with its reference.
 //
-// In device_check (tests/device_check.cc) the machine is a GPU instead, alone: the same tests, with the same shapes, canaries and poison,
+// With --device (device_test.cc) the machine is a GPU instead, alone: the same tests, with the same shapes, canaries and poison,
 // compare what it gives with the same references. All that a kernel reads and writes is in Buffers, which lie in memory that it reaches.
 #pragma once
 
@@ -19,12 +19,7 @@
 namespace ingot::testing {
 
 // The GPU that kernels are run on; null for the machines of the host.
-struct DeviceUnderTest {
-  gpu::Driver& driver;
-  const kernels::DeviceKernels& kernels;
-  gpu::Queue queue;
-};
-inline const DeviceUnderTest* device_under_test = nullptr;
+inline gpu::Accelerator* device_under_test = nullptr;
 
 template <class... T>
 std::vector<uint8_t> all_bytes(const Buffer<T>&... buffers) {
@@ -44,8 +39,8 @@ void expect_alive(const Buffer<T>& buffer, const std::string& where) {
 template <class K>
 void run_once(const typename K::Params& p) {
   if (device_under_test == nullptr) return cpu_run<K>(p);
-  auto result = device_under_test->kernels.launch<K>(device_under_test->queue, p);
-  if (result) result = device_under_test->driver.wait(device_under_test->queue);
+  kernels::launch<K>(*device_under_test, p);
+  const auto result = device_under_test->finish();
   ASSERT_TRUE(result.has_value()) << result.error().text();
 }
 
