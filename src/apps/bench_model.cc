@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "model/glm.h"
@@ -175,7 +176,9 @@ class Driver {
       if (want_logits) logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
     }
     logits_.resize(logit_rows_.size() * static_cast<size_t>(glm_.config().vocab_size));
-    glm_.forward(stream_, {ids_, positions_, slots_, seq_of_token_, table_, max_pages_, logit_rows_}, cache_, {logits_, {}});
+    const auto done =
+        glm_.forward(stream_, {ids_, positions_, slots_, seq_of_token_, table_, max_pages_, logit_rows_}, cache_, {logits_, {}});
+    INGOT_CHECK(done.has_value(), "a step on the CPU failed: {}", done.error().text());
   }
 
   // Seconds of a whole prompt in chunks.

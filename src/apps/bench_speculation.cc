@@ -10,6 +10,7 @@
 
 #include "apps/eval_set.h"
 #include "exec/glm_runner.h"
+#include "kernels/device/device_kernels.h"
 #include "sched/scheduler.h"
 #include "serve/model_service.h"
 
@@ -184,18 +185,25 @@ void print_json(const BenchSpeculationOptions& o, const std::vector<Mode>& modes
 Result<> bench(const BenchSpeculationOptions& options) {
   INGOT_ASSIGN(const serve::CacheType type, serve::parse_cache_type(options.kv_cache_dtype));
   INGOT_ASSIGN(Setup setup, read_tasks(options));
-  INGOT_ASSIGN(auto loaded, model::Glm::load(options.model));
+  std::shared_ptr<gpu::Accelerator> device;
+  if (options.device != "cpu") {
+    INGOT_ASSIGN(device, kernels::open_accelerator(options.device));
+  }
+  model::GlmOptions glm_options;
+  glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
+  glm_options.graphs = !options.no_graphs;
+  INGOT_ASSIGN(auto loaded, model::Glm::load(options.model, glm_options, device));
   const std::shared_ptr<model::Glm> glm = std::move(loaded);
   if (!glm->has_mtp()) return fail("{} has no MTP layer: there is nothing to speculate with", options.model.string());
   if (setup.longest > glm->config().max_position_embeddings)
     return fail_hint("ask for less --max-tokens", "prompt and answer have up to {} tokens, the model's positions are {}", setup.longest,
                      glm->config().max_position_embeddings);
   const auto pool = std::make_shared<ThreadPool>(options.threads);
-  const auto make_cache = [&] { return model::KvCache::create(glm->config(), {type.dtype, setup.num_pages, kPageSize}); };
+  const auto make_cache = [&] { return model::KvCache::create(glm->config(), {type.dtype, setup.num_pages, kPageSize}, device); };
   Report report;
   const int most = *std::max_element(options.batches.begin(), options.batches.end());
   INGOT_ASSIGN(auto cache, make_cache());
-  report.cost = exec::measure_step_cost(*glm, cache, *pool, std::max(32, most * (1 + options.num_steps)));
+  INGOT_ASSIGN(report.cost, exec::measure_step_cost(*glm, cache, *pool, std::max(32, most * (1 + options.num_steps))));
   INGOT_ASSIGN(auto plain_cache, make_cache());
   exec::GlmRunner plain(glm, std::move(plain_cache), pool);
   exec::GlmRunner drafting(glm, std::move(cache), pool, {.speculate = true, .verify = {.rejection_sampling = options.rejection_sampling}});
@@ -221,6 +229,12 @@ Result<> bench(const BenchSpeculationOptions& options) {
     }
     report.rows.push_back(std::move(row));
   }
+  if (device) {
+    const auto counts = glm->device_counts();
+    fmt::print("{}: {} steps, {} of them replayed from {} graphs; {} launches in the last one captured; {:.1f} MB on the device\n",
+               device->info().text(), counts.steps, counts.replayed, counts.graphs, counts.launches,
+               static_cast<double>(device->allocated_bytes()) / 1e6);
+  }
   options.json ? print_json(options, modes, report) : print_text(options, modes, report);
   return {};
 }
@@ -228,6 +242,12 @@ Result<> bench(const BenchSpeculationOptions& options) {
 }  // namespace
 
 int run_bench_speculation(const BenchSpeculationOptions& options) {
+  const bool bad_device = (options.device != "cpu" && options.device != "cuda" && options.device != "hip") ||
+                          (options.device_matmul != "f32" && options.device_matmul != "bf16");
+  if (bad_device) {
+    fmt::print(stderr, "ingot bench speculation: --device is cpu, cuda or hip, --device-matmul f32 or bf16\n");
+    return 2;
+  }
   const bool bad = options.limit < 1 || options.max_tokens < 2 || options.runs < 1 || options.batches.empty() || options.num_steps < 1 ||
                    options.num_steps > sched::kMaxDraftTokens || *std::min_element(options.batches.begin(), options.batches.end()) < 1;
   if (bad) {

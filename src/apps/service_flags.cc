@@ -19,6 +19,9 @@ void add_speculation_flags(CLI::App* app, serve::SpeculationOptions& o) {
 
 void add_model_flags(CLI::App* app, serve::ServiceOptions& o) {
   app->add_option("model", o.model, "checkpoint folder")->required();
+  app->add_option("--device", o.device, "cpu, cuda, hip, or auto: a GPU when there is one")->capture_default_str();
+  app->add_option("--device-matmul", o.device_matmul, "on a GPU: f32, or bf16: activations rounded, on matrix instructions")
+      ->capture_default_str();
   app->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
   app->add_option("--context-length", o.context_length, "prompt + answer of one request, in tokens; 0: the model's")->capture_default_str();
   app->add_option("--max-total-tokens", o.max_total_tokens, "tokens the KV cache holds; 0: from context length and free memory")

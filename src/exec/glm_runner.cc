@@ -25,13 +25,13 @@ Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
   drafts_.assign(plan.items.size(), {});
   if (drafter_) {
     drafter_->forget(plan.released);
-    drafter_->draft(stream, plan, inputs_, drafts_);
+    INGOT_TRY(drafter_->draft(stream, plan, inputs_, drafts_));
   }
   const model::ForwardBatch batch = inputs_.plan_rows(plan, drafts_);
   const auto vocab_size = static_cast<size_t>(model_->config().vocab_size);
   logits_.resize(batch.logit_rows.size() * vocab_size);
   if (drafter_) hidden_.resize(batch.token_ids.size() * static_cast<size_t>(model_->config().hidden_size));
-  model_->forward(stream, batch, cache_, {logits_, hidden_});
+  INGOT_TRY(model_->forward(stream, batch, cache_, {logits_, hidden_}));
   sched::BatchResult result;
   size_t first_row = 0;
   for (size_t i = 0; i < plan.items.size(); ++i) {
@@ -41,7 +41,7 @@ Result<sched::BatchResult> GlmRunner::run(const sched::BatchPlan& plan) {
     result.sampled.push_back(std::move(sampled));
     first_row += 1 + static_cast<size_t>(drafts_[i].size());
   }
-  if (drafter_) drafter_->keep(stream, plan, inputs_, drafts_, hidden_, result.sampled);
+  if (drafter_) INGOT_TRY(drafter_->keep(stream, plan, inputs_, drafts_, hidden_, result.sampled));
   return result;
 }
 

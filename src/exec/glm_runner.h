@@ -29,7 +29,7 @@ class GlmRunner final : public Runner {
   GlmRunner(const GlmRunner&) = delete;  // the drafter knows where the cache lies
   GlmRunner& operator=(const GlmRunner&) = delete;
 
-  // Errors: logits that are no numbers, naming request and token.
+  // Errors: logits that are no numbers, naming request and token; a GPU that failed.
   Result<sched::BatchResult> run(const sched::BatchPlan& plan) override;
 
  private:
@@ -45,7 +45,7 @@ class GlmRunner final : public Runner {
 };
 
 // Times steps of the model and passes of its MTP layer over random tokens of one sequence, in the cache's first pages, whose contents are
-// lost. `max_rows`: of a step. Takes some dozen steps.
-sched::StepCost measure_step_cost(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows);
+// lost. `max_rows`: of a step. Takes some dozen steps. Errors: a GPU's.
+Result<sched::StepCost> measure_step_cost(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows);
 
 }  // namespace ingot::exec

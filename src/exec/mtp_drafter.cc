@@ -22,7 +22,7 @@ void MtpDrafter::forget(std::span<const sched::RequestId> released) {
   for (const sched::RequestId id : released) states_.erase(id);
 }
 
-void MtpDrafter::run(gpu::Stream& stream, const BatchInputs& inputs, bool with_lists) {
+Result<> MtpDrafter::run(gpu::Stream& stream, const BatchInputs& inputs, bool with_lists) {
   const model::ForwardBatch rows = inputs.rows();
   const size_t wanted = rows.logit_rows.size();
   logits_.resize(wanted * vocab_size_);
@@ -33,9 +33,10 @@ void MtpDrafter::run(gpu::Stream& stream, const BatchInputs& inputs, bool with_l
   batch.hidden = hidden_;
   batch.lists = lists_in_;
   batch.list_width = list_width_;
-  glm_.forward_mtp(stream, batch, cache_, {logits_, out_hidden_, lists_});
+  INGOT_TRY(glm_.forward_mtp(stream, batch, cache_, {logits_, out_hidden_, lists_}));
   hidden_.clear();
   lists_in_.clear();
+  return {};
 }
 
 void MtpDrafter::take_head(size_t row, Head& head) const {
@@ -48,7 +49,7 @@ void MtpDrafter::take_head(size_t row, Head& head) const {
   head.list.assign(list.begin(), std::find(list.begin(), list.end(), -1));
 }
 
-void MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, std::vector<Draft>& drafts) {
+Result<> MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, std::vector<Draft>& drafts) {
   // A sequence that drafts: the row its next draft comes from.
   struct Chain {
     const BatchItem* item = nullptr;
@@ -79,7 +80,7 @@ void MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchI
     chains.push_back({&item, i, &state});
   }
   if (!begun.empty()) {
-    run(stream, inputs, true);
+    INGOT_TRY(run(stream, inputs, true));
     for (size_t r = 0; r < begun.size(); ++r) take_head(r, chains[begun[r]].state->head);
   }
   const auto extend = [&](const Chain& chain, std::span<const float> logits) {
@@ -102,7 +103,7 @@ void MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchI
       lists_in_.insert(lists_in_.end(), head.list.begin(), head.list.end());
       lists_in_.resize(lists_in_.size() + static_cast<size_t>(list_width_) - head.list.size(), -1);
     }
-    run(stream, inputs, false);
+    INGOT_TRY(run(stream, inputs, false));
     size_t row = 0;
     std::erase_if(chains, [&](const Chain& chain) {
       const auto logits = std::span(logits_).subspan(row * vocab_size_, vocab_size_);
@@ -112,10 +113,11 @@ void MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchI
       return !extend(chain, logits);
     });
   }
+  return {};
 }
 
-void MtpDrafter::keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, const std::vector<Draft>& drafts,
-                      std::span<const float> hidden, std::span<const sched::SampledTokens> sampled) {
+Result<> MtpDrafter::keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, const std::vector<Draft>& drafts,
+                          std::span<const float> hidden, std::span<const sched::SampledTokens> sampled) {
   const int64_t page_size = cache_.options().page_size;
   std::vector<State*> heads;  // of the sequences whose last row is run now
   inputs.clear();
@@ -153,9 +155,10 @@ void MtpDrafter::keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchIn
     state.waiting.erase(state.waiting.begin(), state.waiting.begin() + num_run);
     if (drawn && full_end == state.end) heads.push_back(&state);
   }
-  if (hidden_.empty()) return;
-  run(stream, inputs, true);
+  if (hidden_.empty()) return {};
+  INGOT_TRY(run(stream, inputs, true));
   for (size_t r = 0; r < heads.size(); ++r) take_head(r, heads[r]->head);
+  return {};
 }
 
 }  // namespace ingot::exec

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "exec/batch_inputs.h"
 #include "exec/draft_source.h"
 #include "exec/verify.h"
@@ -31,12 +32,13 @@ class MtpDrafter {
   void forget(std::span<const sched::RequestId> released);
 
   // Fills drafts[i], empty at first, with at most plan.items[i].num_draft tokens. `inputs` was started with the plan.
-  void draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, std::vector<Draft>& drafts);
+  // Errors, as those of keep(): a GPU's.
+  Result<> draft(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, std::vector<Draft>& drafts);
 
   // Takes the step's hidden states (rows of plan_rows(plan, drafts), hidden_size), and what each item drew (one for each with sample set,
   // in plan order). Runs the rows of pages that are full now.
-  void keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, const std::vector<Draft>& drafts,
-            std::span<const float> hidden, std::span<const sched::SampledTokens> sampled);
+  Result<> keep(gpu::Stream& stream, const sched::BatchPlan& plan, BatchInputs& inputs, const std::vector<Draft>& drafts,
+                std::span<const float> hidden, std::span<const sched::SampledTokens> sampled);
 
   int64_t num_sequences() const { return static_cast<int64_t>(states_.size()); }
 
@@ -55,7 +57,7 @@ class MtpDrafter {
 
   size_t num_waiting(const State& state) const { return state.waiting.size() / hidden_size_; }
   // Runs what was added to `inputs` and hidden_. Results of the wanted rows are in logits_, out_hidden_ and lists_.
-  void run(gpu::Stream& stream, const BatchInputs& inputs, bool with_lists);
+  Result<> run(gpu::Stream& stream, const BatchInputs& inputs, bool with_lists);
   void take_head(size_t row, Head& head) const;
 
   model::Glm& glm_;

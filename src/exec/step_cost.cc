@@ -24,18 +24,18 @@ class Meter {
   }
 
   // Seconds of one forward pass over so many rows, all of whose logits are wanted.
-  double step(int64_t rows) {
+  Result<double> step(int64_t rows) {
     prepare(rows);
-    return median([&] { glm_.forward(stream_, batch_, cache_, {logits_, hidden_}); });
+    return median([&] { return glm_.forward(stream_, batch_, cache_, {logits_, hidden_}); });
   }
   // Of one pass of the MTP layer.
-  double pass(int64_t rows) {
+  Result<double> pass(int64_t rows) {
     prepare(rows);
     out_hidden_.resize(hidden_.size());
     model::MtpBatch mtp;
     mtp.rows = batch_;
     mtp.hidden = hidden_;
-    return median([&] { glm_.forward_mtp(stream_, mtp, cache_, {logits_, out_hidden_, {}}); });
+    return median([&] { return glm_.forward_mtp(stream_, mtp, cache_, {logits_, out_hidden_, {}}); });
   }
 
  private:
@@ -59,12 +59,12 @@ class Meter {
   }
 
   template <class Run>
-  double median(Run run) {
-    run();  // memory grows, weights come in
+  Result<double> median(Run run) {
+    INGOT_TRY(run());  // memory grows, weights come in
     std::vector<double> seconds;
     for (int i = 0; i < kRepeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      run();
+      INGOT_TRY(run());
       seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
@@ -83,14 +83,16 @@ class Meter {
 
 }  // namespace
 
-sched::StepCost measure_step_cost(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows) {
+Result<sched::StepCost> measure_step_cost(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows) {
   INGOT_CHECK(glm.has_mtp() && max_rows > 0);
   max_rows = Meter::most_rows(cache, max_rows);
   Meter meter(glm, cache, pool, max_rows);
   sched::StepCost cost;
   for (int64_t rows = 1;; rows = std::min(max_rows, rows < 8 ? rows + 1 : rows + rows / 2)) {
-    cost.step.points.push_back({static_cast<double>(rows), meter.step(rows)});
-    cost.pass.points.push_back({static_cast<double>(rows), meter.pass(rows)});
+    INGOT_ASSIGN(const double step, meter.step(rows));
+    INGOT_ASSIGN(const double pass, meter.pass(rows));
+    cost.step.points.push_back({static_cast<double>(rows), step});
+    cost.pass.points.push_back({static_cast<double>(rows), pass});
     if (rows == max_rows) return cost;
   }
 }

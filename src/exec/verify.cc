@@ -79,11 +79,11 @@ bool Verifier::extend(const BatchItem& item, std::span<const float> logits, Draf
   const std::span<const float> row = adjust(item, logits);
   const Result<float> max = Sampler::max_logit(row);
   if (!max) return false;
-  const uint64_t counter = static_cast<uint64_t>(item.num_generated) + draft.token_ids.size();
   if (!draws_drafts(item)) {
-    draft.append_to_chain(sampler_.draw(row, *max, params, random_uniform(params.seed, counter)));
+    draft.append_to_chain(Sampler::likeliest(row, *max));
     return true;
   }
+  const uint64_t counter = static_cast<uint64_t>(item.num_generated) + draft.token_ids.size();
   const size_t begin = draft.probabilities.size();
   INGOT_CHECK(begin == draft.token_ids.size() * row.size(), "drafts that were drawn must come with their distributions");
   draft.probabilities.resize(begin + row.size());

@@ -3,9 +3,9 @@
 //
 // The rules (lossless: the tokens have the distribution that they have without drafts):
 //   the same draw   the token is drawn as without drafts (exec/sampler.h: pure in logits, parameters and counter); a draft holds when it is
-//                   that token. So drafts change nothing but the speed, greedy or seeded, whatever they are. Drafts are drawn likewise,
-//                   from the draft model's distribution with the very random number that verification will use: near distributions then
-//                   mostly give the same token. The default.
+//                   that token. With drafts that are not random this is the rejection rule "accept d with probability p(d), else draw from
+//                   p without d": what is drawn on a miss is p given that it is not d. And it gives the very tokens of a run without
+//                   drafts, greedy or seeded. The default.
 //   rejection       for drafts drawn from a known distribution q: accept d when u * q(d) < p(d), else draw from max(p - q, 0), renormalised
 //                   (Leviathan et al. 2023, arXiv 2211.17192). Accepts more often when temperatures are high, but the tokens depend on
 //                   whether there were drafts: so never for greedy requests, nor for those whose client gave a seed. The drafts, the tests
@@ -51,10 +51,10 @@ class Verifier {
   // Whether drafts for this item are to be drawn from the source's own distribution, which then belongs into Draft::probabilities.
   bool draws_drafts(const sched::BatchItem& item) const;
 
-  // A draft source's next token: from `logits` (vocab_size), its own, as token number item.num_generated + draft.size() of the completion,
-  // drawn under the item's sampling parameters. When draws_drafts(item), its distribution is added to draft.probabilities. Penalties and
-  // logit_bias apply, as they will in verify(); the constraint does not. `draft` is a chain. A row that is not finite ends the chain:
-  // false, and nothing is added.
+  // A draft source's next token: from `logits` (vocab_size), its own, as token number item.num_generated + draft.size() of the completion.
+  // The likeliest one, or, when draws_drafts(item), one drawn under the item's sampling parameters, whose distribution is added to
+  // draft.probabilities. Penalties and logit_bias apply, as they will in verify(); the constraint does not. `draft` is a chain.
+  // A row that is not finite ends the chain: false, and nothing is added.
   bool extend(const sched::BatchItem& item, std::span<const float> logits, Draft& draft);
 
   // Draws item's tokens: those drafts that hold, from the root on, and the one after them; a stop token id ends them early. Penalties,

@@ -1,4 +1,4 @@
-// Device code as it lies in this program: one blob an architecture, made by cmake/device.cmake.
+// Device code as it lies in this program: one blob for every file and architecture, made by cmake/device.cmake.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,13 @@ namespace ingot::gpu {
 struct CodeBlob {
   std::string_view arch;           // as the compiler names it: "sm_90a", "gfx942"
   std::span<const uint8_t> bytes;  // an ELF file that the vendor's driver loads
+  std::string_view source;         // the file it was made from, under src/: "kernels/device/entries.cu"
+};
+
+// A kernel that a blob holds.
+struct EntryPoint {
+  const char* name;         // "ingot_Embed"
+  std::string_view source;  // as CodeBlob
 };
 
 }  // namespace ingot::gpu

@@ -303,14 +303,14 @@ Result<> Driver::replay(const Graph& graph, Queue queue) { return INGOT_DRIVER_C
 
 void Driver::destroy(Graph graph) { impl_->check_quietly(impl_->api.graph_exec_destroy(graph.handle), impl_->names.graph_exec_destroy); }
 
-Result<std::vector<std::span<const uint8_t>>> code_for(std::span<const CodeBlob> blobs, std::string_view arch) {
-  std::vector<std::span<const uint8_t>> found;
+Result<std::vector<CodeBlob>> code_for(std::span<const CodeBlob> blobs, std::string_view arch) {
+  std::vector<CodeBlob> found;
   std::set<std::string_view> there;
   for (const CodeBlob& blob : blobs) {
     there.insert(blob.arch);
     // The compiler's "a" means: with what this architecture alone has.
     if (blob.arch == arch || (blob.arch.size() == arch.size() + 1 && blob.arch.starts_with(arch) && blob.arch.ends_with('a')))
-      found.push_back(blob.bytes);
+      found.push_back(blob);
   }
   if (!found.empty()) return found;
   return fail_hint("build Ingot where a compiler for it is installed; cmake tells what it leaves out",

@@ -131,6 +131,6 @@ class Driver {
 
 // The blobs that a device of architecture `arch` runs, one for each file that was compiled. Errors: there is none; the message names the
 // architectures there are.
-Result<std::vector<std::span<const uint8_t>>> code_for(std::span<const CodeBlob> blobs, std::string_view arch);
+Result<std::vector<CodeBlob>> code_for(std::span<const CodeBlob> blobs, std::string_view arch);
 
 }  // namespace ingot::gpu

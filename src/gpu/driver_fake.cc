@@ -1,43 +1,123 @@
-// A library with the functions of both vendors' drivers that keeps everything in host memory, for driver_test.cc. It knows one program
-// ("FAKE CODE") with one kernel, "ingot_Double", which doubles n floats at x. Queues run at once; a queue in capture writes down.
+// A library with the functions of both vendors' drivers that works in host memory, for tests. It loads one program ("FAKE CODE") with the
+// kernels that fake_kernels() names. Queues run at once; a queue in capture writes down launches, and refuses anything else.
+//
+// Device memory is what a GPU's is to the host: out of reach. It can be touched only while a copy, a fill or a kernel runs; a host that
+// reads or writes it is stopped by the machine. A kernel is refused that was given a pointer to anything else. Fresh memory begins with
+// NaN.
+#include "gpu/driver_fake.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <vector>
 
 namespace {
 
-struct Kernel {
-  float* x;
-  int64_t n;
-};
-struct Recorded {
-  std::vector<Kernel> launches;
-};
+using ingot::gpu::FakeKernel;
 
-constexpr int kInvalid = 1, kNoMemory = 2, kNotFound = 500, kNotReady = 600;
+struct Launch {
+  const FakeKernel* kernel;
+  std::vector<uint8_t> params;
+};
+using Recorded = std::vector<Launch>;
+
+constexpr int kInvalid = 1, kNoMemory = 2, kNotFound = 500, kNotReady = 600, kIllegalAddress = 700;
 int using_device = -1;
 int contexts = 0;
 Recorded* capturing = nullptr;
+
+// One range of addresses, given out in rising order; what was freed is given back to the system and its addresses are not used again
+// until nothing is left.
+class DeviceMemory {
+ public:
+  int allocate(void** to, size_t bytes) {
+    if (base_ == nullptr) {
+      void* range = mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (range == MAP_FAILED) return kNoMemory;
+      madvise(range, kRange, MADV_HUGEPAGE);  // the range is opened and closed for every launch: the fewer pages the better
+      base_ = static_cast<uint8_t*>(range);
+    }
+    if (bytes > kRange - used_) return kNoMemory;
+    uint8_t* memory = base_ + used_;
+    used_ += (bytes + kPage - 1) / kPage * kPage;
+    pieces_[memory] = bytes;
+    open(true);
+    std::memset(memory, 0xff, std::min(bytes, kPoisoned));
+    open(false);
+    *to = memory;
+    return 0;
+  }
+  int release(void* memory) {
+    const auto piece = pieces_.find(static_cast<uint8_t*>(memory));
+    if (piece == pieces_.end()) return kInvalid;
+    madvise(memory, (piece->second + kPage - 1) / kPage * kPage, MADV_DONTNEED);
+    pieces_.erase(piece);
+    if (pieces_.empty()) used_ = 0;
+    return 0;
+  }
+  bool has(const void* pointer) const {
+    const auto* p = static_cast<const uint8_t*>(pointer);
+    auto next = pieces_.upper_bound(const_cast<uint8_t*>(p));
+    if (next == pieces_.begin()) return false;
+    --next;
+    return p < next->first + std::max<size_t>(next->second, 1);
+  }
+  void open(bool yes) const {
+    if (base_ != nullptr && used_ > 0) mprotect(base_, used_, yes ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
+
+ private:
+  static constexpr size_t kRange = size_t{32} << 30, kPage = 4096;
+  static constexpr size_t kPoisoned = 256 << 10;  // what nobody touches costs nothing, least of all when the range is opened
+  uint8_t* base_ = nullptr;
+  size_t used_ = 0;
+  std::map<uint8_t*, size_t> pieces_;
+};
+DeviceMemory& device_memory = *new DeviceMemory;  // never destroyed: who has memory here may outlive this library's own statics
+
+// While a machine's work touches device memory.
+struct Opened {
+  Opened() { device_memory.open(true); }
+  ~Opened() { device_memory.open(false); }
+};
 
 int give(void** to, void* value) {
   *to = value;
   return 0;
 }
-void run(const Kernel& kernel) {
-  for (int64_t i = 0; i < kernel.n; ++i) kernel.x[i] *= 2.0f;
+int run(const Launch& launch) {
+  bool reaches = true;
+  launch.kernel->pointers(
+      launch.params.data(),
+      [](void* all, const void* pointer) {
+        if (pointer != nullptr && !device_memory.has(pointer)) *static_cast<bool*>(all) = false;
+      },
+      &reaches);
+  if (!reaches) return kIllegalAddress;
+  const Opened opened;
+  launch.kernel->run(launch.params.data());
+  return 0;
 }
 int name_of(int code, const char** text, bool long_form) {
-  const char* name = code == kNoMemory   ? "FAKE_OUT_OF_MEMORY"
-                     : code == kNotFound ? "FAKE_NOT_FOUND"
-                     : code == kInvalid  ? "FAKE_INVALID"
-                                         : nullptr;
+  const char* name = code == kNoMemory         ? "FAKE_OUT_OF_MEMORY"
+                     : code == kNotFound       ? "FAKE_NOT_FOUND"
+                     : code == kInvalid        ? "FAKE_INVALID"
+                     : code == kIllegalAddress ? "FAKE_ILLEGAL_ADDRESS"
+                                               : nullptr;
   if (name == nullptr) return kInvalid;
   *text = long_form ? "as the test asked for" : name;
   return 0;
 }
-int allocate(void** to, size_t bytes) {
-  return bytes > (1 << 20) ? kNoMemory : give(to, std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+int allocate_host(void** to, size_t bytes) { return give(to, std::aligned_alloc(256, (bytes + 255) / 256 * 256)); }
+int copy(void* to, const void* from, size_t bytes) {
+  if (capturing != nullptr) return kInvalid;
+  const Opened opened;
+  std::memcpy(to, from, bytes);
+  return 0;
 }
 int release(void* memory) {
   std::free(memory);
@@ -56,6 +136,8 @@ int attribute(int* value, int which, int device, int warp, int units, int major,
 }
 
 }  // namespace
+
+bool ingot::gpu::is_fake_memory(const void* pointer) { return device_memory.has(pointer); }
 
 #define BOTH(first, second, arguments, ...)                               \
   extern "C" __attribute__((visibility("default"))) int first arguments;  \
@@ -108,19 +190,16 @@ BOTH(cuMemGetInfo_v2, hipMemGetInfo, (size_t * free, size_t* total), {
   *total = size_t{3} << 30;
   return 0;
 })
-BOTH(cuMemAlloc_v2, hipMalloc, (void** to, size_t bytes), { return allocate(to, bytes); })
-BOTH(cuMemFree_v2, hipFree, (void* memory), { return release(memory); })
-BOTH(cuMemHostAlloc, hipHostMalloc, (void** to, size_t bytes, unsigned flags), { return flags == 3 ? allocate(to, bytes) : kInvalid; })
+BOTH(cuMemAlloc_v2, hipMalloc, (void** to, size_t bytes),
+     { return bytes > ingot::gpu::fake_memory_bytes() ? kNoMemory : device_memory.allocate(to, bytes); })
+BOTH(cuMemFree_v2, hipFree, (void* memory), { return device_memory.release(memory); })
+BOTH(cuMemHostAlloc, hipHostMalloc, (void** to, size_t bytes, unsigned flags), { return flags == 3 ? allocate_host(to, bytes) : kInvalid; })
 BOTH(cuMemFreeHost, hipHostFree, (void* memory), { return release(memory); })
-ONE(cuMemcpyAsync, (void* to, const void* from, size_t bytes, void*), {
-  std::memcpy(to, from, bytes);
-  return 0;
-})
-ONE(hipMemcpyAsync, (void* to, const void* from, size_t bytes, int kind, void*), {
-  std::memcpy(to, from, bytes);
-  return kind == 4 ? 0 : kInvalid;
-})
+ONE(cuMemcpyAsync, (void* to, const void* from, size_t bytes, void*), { return copy(to, from, bytes); })
+ONE(hipMemcpyAsync, (void* to, const void* from, size_t bytes, int kind, void*), { return kind == 4 ? copy(to, from, bytes) : kInvalid; })
 BOTH(cuMemsetD8Async, hipMemsetD8Async, (void* to, unsigned char byte, size_t bytes, void*), {
+  if (capturing != nullptr) return kInvalid;
+  const Opened opened;
   std::memset(to, byte, bytes);
   return 0;
 })
@@ -146,22 +225,24 @@ BOTH(cuEventElapsedTime, hipEventElapsedTime, (float* ms, void* from, void* to),
 BOTH(cuModuleLoadData, hipModuleLoadData, (void** module, const void* code),
      { return std::memcmp(code, "FAKE CODE", 9) == 0 ? give(module, std::malloc(1)) : kInvalid; })
 BOTH(cuModuleUnload, hipModuleUnload, (void* module), { return release(module); })
-BOTH(cuModuleGetFunction, hipModuleGetFunction, (void** function, void*, const char* name),
-     { return std::strcmp(name, "ingot_Double") == 0 ? give(function, reinterpret_cast<void*>(uintptr_t{77})) : kNotFound; })
+BOTH(cuModuleGetFunction, hipModuleGetFunction, (void** function, void*, const char* name), {
+  for (const FakeKernel& kernel : ingot::gpu::fake_kernels()) {
+    if (std::strcmp(name, kernel.name) == 0) return give(function, const_cast<FakeKernel*>(&kernel));
+  }
+  return kNotFound;
+})
 ONE(cuFuncSetAttribute, (void*, int which, int value), { return which == 8 && value <= 64 << 10 ? 0 : kInvalid; })
 BOTH(cuLaunchKernel, hipModuleLaunchKernel,
      (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned, void*, void** arguments,
       void** extra),
      {
-       if (function != reinterpret_cast<void*>(uintptr_t{77}) || x == 0 || y * z * ty * tz != 1 || threads != 64 || extra != nullptr)
+       const auto* kernel = static_cast<const FakeKernel*>(function);
+       if (kernel == nullptr || x == 0 || y * z * ty * tz != 1 || threads != static_cast<unsigned>(kernel->threads) || extra != nullptr)
          return kInvalid;
-       Kernel kernel;
-       std::memcpy(&kernel, arguments[0], sizeof kernel);
-       if (capturing != nullptr) {
-         capturing->launches.push_back(kernel);
-       } else {
-         run(kernel);
-       }
+       const auto* params = static_cast<const uint8_t*>(arguments[0]);
+       Launch launch{kernel, {params, params + kernel->params_bytes}};
+       if (capturing == nullptr) return run(launch);
+       capturing->push_back(std::move(launch));
        return 0;
      })
 BOTH(cuStreamBeginCapture_v2, hipStreamBeginCapture, (void*, int mode), {
@@ -175,13 +256,15 @@ BOTH(cuStreamEndCapture, hipStreamEndCapture, (void*, void** graph), {
   return 0;
 })
 BOTH(cuGraphGetNodes, hipGraphGetNodes, (void* graph, void** nodes, size_t* count), {
-  *count = static_cast<Recorded*>(graph)->launches.size();
+  *count = static_cast<Recorded*>(graph)->size();
   return nodes == nullptr ? 0 : kInvalid;
 })
 BOTH(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags, (void** exec, void* graph, unsigned long long flags),
      { return flags == 0 ? give(exec, new Recorded(*static_cast<Recorded*>(graph))) : kInvalid; })
 BOTH(cuGraphLaunch, hipGraphLaunch, (void* exec, void*), {
-  for (const Kernel& kernel : static_cast<Recorded*>(exec)->launches) run(kernel);
+  for (const Launch& launch : *static_cast<Recorded*>(exec)) {
+    if (const int code = run(launch)) return code;
+  }
   return 0;
 })
 BOTH(cuGraphDestroy, hipGraphDestroy, (void* graph), {

@@ -73,8 +73,12 @@ TEST_P(DriverTest, CopiesFillsAndLaunches) {
   must(driver_->wait(queue));
   const float expected[4] = {2.0f, 4.0f, 6.0f, 4.0f};
   EXPECT_EQ(std::memcmp(back, expected, sizeof expected), 0);
-  must(driver_->fill(back, 0, sizeof numbers, queue));
+  must(driver_->fill(x, 0, sizeof numbers, queue));
+  must(driver_->copy(back, x, sizeof numbers, queue));
   EXPECT_EQ(back[2], 0.0f);
+  const auto host = driver_->launch(function, {1, 64}, 0, queue, DoubleParams{back, 3});
+  ASSERT_FALSE(host.has_value()) << "the kernel was given memory of the host";
+  EXPECT_THAT(host.error().message, HasSubstr("FAKE_ILLEGAL_ADDRESS"));
   driver_->unload(module);
   driver_->free_host(back);
   driver_->free(x);
@@ -91,18 +95,27 @@ TEST_P(DriverTest, AGridOfNoBlocksRunsNothingAndOneTooLargeIsRefused) {
 TEST_P(DriverTest, ACapturedGraphRunsOnlyWhenReplayed) {
   must(driver_->use(0));
   const Queue queue = must(driver_->create_queue());
-  float x = 1.0f;
+  auto* there = static_cast<float*>(must(driver_->alloc(sizeof(float))));
+  const float one = 1.0f;
+  must(driver_->copy(there, &one, sizeof one, queue));
+  const auto x = [&] {
+    float value = 0.0f;
+    must(driver_->copy(&value, there, sizeof value, queue));
+    must(driver_->wait(queue));
+    return value;
+  };
   const Module module = must(driver_->load(kCode));
   const Function function = must(driver_->find(module, "ingot_Double"));
   must(driver_->begin_capture(queue));
-  for (int i = 0; i < 3; ++i) must(driver_->launch(function, {1, 64}, 0, queue, DoubleParams{&x, 1}));
+  for (int i = 0; i < 3; ++i) must(driver_->launch(function, {1, 64}, 0, queue, DoubleParams{there, 1}));
   const Graph graph = must(driver_->end_capture(queue));
   EXPECT_EQ(graph.nodes, 3u);
-  EXPECT_EQ(x, 1.0f);
+  EXPECT_EQ(x(), 1.0f);
   must(driver_->replay(graph, queue));
   must(driver_->replay(graph, queue));
-  EXPECT_EQ(x, 64.0f);
+  EXPECT_EQ(x(), 64.0f);
   driver_->destroy(graph);
+  driver_->free(there);
   EXPECT_FALSE(driver_->end_capture(queue).has_value()) << "no capture has begun";
   driver_->unload(module);
   driver_->destroy(queue);
@@ -173,11 +186,11 @@ TEST(Driver, OpenNeverCrashes) {
 
 TEST(CodeFor, TheBlobsOfTheArchitectureOrTheNamesOfThoseThereAre) {
   const uint8_t bytes[3] = {};
-  const CodeBlob blobs[] = {{"sm_90a", {bytes, 1}}, {"gfx942", {bytes + 1, 1}}, {"sm_90a", {bytes + 2, 1}}};
+  const CodeBlob blobs[] = {{"sm_90a", {bytes, 1}, "a.cu"}, {"gfx942", {bytes + 1, 1}, "a.cu"}, {"sm_90a", {bytes + 2, 1}, "b.cu"}};
   const auto two = must(code_for(blobs, "sm_90"));
   ASSERT_EQ(two.size(), 2u);
-  EXPECT_EQ(two[0].data(), bytes);
-  EXPECT_EQ(two[1].data(), bytes + 2);
+  EXPECT_EQ(two[0].bytes.data(), bytes);
+  EXPECT_EQ(two[1].bytes.data(), bytes + 2);
   ASSERT_EQ(must(code_for(blobs, "gfx942")).size(), 1u);
   for (const char* arch : {"sm_9", "sm_100", "gfx94", "gfx950"}) {
     const auto none = code_for(blobs, arch);

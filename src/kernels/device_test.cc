@@ -25,8 +25,6 @@ namespace {
 
 using namespace ingot::testing;
 
-gpu::Driver* buffers_driver = nullptr;  // while a GPU is under test
-
 template <class T>
 T must(Result<T> result) {
   INGOT_CHECK(result.has_value(), "{}", result.error().text());
@@ -39,7 +37,7 @@ class OnTheGpu : public ::testing::Test {
   void SetUp() override {
     if (device_under_test == nullptr) GTEST_SKIP() << "needs --device";
   }
-  static gpu::Driver& driver() { return device_under_test->driver; }
+  static gpu::Driver& driver() { return device_under_test->driver(); }
 };
 
 TEST_F(OnTheGpu, BytesGoToTheDeviceAndComeBack) {
@@ -107,37 +105,36 @@ TEST_F(OnTheGpu, AReplayedGraphGivesTheBitsOfTheLaunch) {
   Buffer<float> weight(random_floats(rng, dim)), x(random_floats(rng, rows * dim)), y(rows * dim), twice(rows * dim);
   const RmsNormParams p{y.data(), dim, x.data(), dim, weight.data(), DType::f32, rows, dim, 1e-5f};
   const RmsNormParams again{twice.data(), dim, y.data(), dim, weight.data(), DType::f32, rows, dim, 1e-5f};
-  const gpu::Queue queue = must(driver().create_queue());
-  must(driver().begin_capture(queue));
-  must(device_under_test->kernels.launch<RmsNorm>(queue, p));
-  must(device_under_test->kernels.launch<RmsNorm>(queue, again));
-  const gpu::Graph graph = must(driver().end_capture(queue));
+  gpu::Accelerator& device = *device_under_test;
+  must(device.begin_capture());
+  launch<RmsNorm>(device, p);
+  launch<RmsNorm>(device, again);
+  const gpu::Graph graph = must(device.end_capture());
   EXPECT_EQ(graph.nodes, 2u);
   EXPECT_TRUE(y.unchanged()) << "capturing must not run anything";
   for (int i = 0; i < 3; ++i) {
     y.restore();
     twice.restore();
-    must(driver().replay(graph, queue));
-    must(driver().wait(queue));
+    device.replay(graph);
+    must(device.finish());
     EXPECT_TRUE(all_close(ref::rms_norm(p), strided(y, rows, dim, dim), {1e-6, 1e-11}));
     EXPECT_TRUE(all_close(ref::rms_norm(again), strided(twice, rows, dim, dim), {1e-6, 1e-11}));
   }
   driver().destroy(graph);
-  driver().destroy(queue);
 }
 
 // The tables of gpu/mma.h against the silicon, by unit matrices and random numbers.
 template <class I>
 void expect_instruction(const gpu::Module& module, const char* entry) {
-  gpu::Driver& driver = device_under_test->driver;
+  gpu::Driver& driver = device_under_test->driver();
   const gpu::Function function = must(driver.find(module, entry));
   for (const gpu::MmaCase& made : gpu::mma_cases<I>(1)) {
     Buffer<uint16_t> a(made.a), b(made.b);
     Buffer<float> c(made.c), d(static_cast<int64_t>(made.d.size()));
     Buffer<uint8_t> a_scale(made.a_scale), b_scale(made.b_scale);
     const gpu::MmaProbeParams p{d.data(), a.data(), b.data(), c.data(), a_scale.data(), b_scale.data(), I::lanes};
-    must(driver.launch(function, p.grid(), 0, device_under_test->queue, p));
-    must(driver.wait(device_under_test->queue));
+    must(driver.launch(function, p.grid(), 0, device_under_test->queue(), p));
+    must(driver.wait(device_under_test->queue()));
     for (int64_t i = 0; i < d.size(); ++i)
       ASSERT_LE(std::abs(static_cast<double>(d[i]) - made.d[static_cast<size_t>(i)]), made.tolerance)
           << entry << ", " << made.name << ": row " << i / I::kN << ", column " << i % I::kN << " is " << d[i];
@@ -149,7 +146,7 @@ TEST_F(OnTheGpu, MatrixInstructionsAreWhatTheirTablesSay) {
   const std::string arch = driver().devices()[0].arch;
   const auto code = must(gpu::code_for(mma_probe_code(), arch));
   ASSERT_EQ(code.size(), 1u);
-  const gpu::Module module = must(driver().load(code[0]));
+  const gpu::Module module = must(driver().load(code[0].bytes));
   if (driver().devices()[0].lanes == 32) {
     expect_instruction<gpu::MmaSyncBf16>(module, "ingot_ProbeSyncBf16");
     expect_instruction<gpu::MmaSyncE4m3>(module, "ingot_ProbeSyncE4m3");
@@ -168,7 +165,7 @@ TEST_F(OnTheGpu, MatrixInstructionsAreWhatTheirTablesSay) {
 }
 
 TEST_F(OnTheGpu, AKernelThatIsNotThereIsNamed) {
-  const gpu::Module module = must(driver().load(must(gpu::code_for(device_code(), driver().devices()[0].arch))[0]));
+  const gpu::Module module = must(driver().load(must(gpu::code_for(device_code(), driver().devices()[0].arch))[0].bytes));
   const auto found = driver().find(module, "ingot_Nothing");
   ASSERT_FALSE(found.has_value());
   EXPECT_NE(found.error().message.find("kernel ingot_Nothing"), std::string::npos) << found.error().message;
@@ -182,30 +179,16 @@ int run_on_device(const std::string& kind) {
     fmt::print("{}: {}\n", kind == "auto" ? "skipped" : "failed", opened.error().text());
     return kind == "auto" ? 77 : 1;
   }
-  gpu::Driver& driver = **opened;
-  const gpu::DeviceInfo& device = driver.devices()[0];
-  fmt::print("{}: {}\n", driver.library(), device.text());
-  auto run = [&]() -> Result<int> {
-    INGOT_TRY(driver.use(device.index));
-    INGOT_ASSIGN(const DeviceKernels kernels, DeviceKernels::load(driver, device));
-    INGOT_ASSIGN(const gpu::Queue queue, driver.create_queue());
-    const DeviceUnderTest under_test{driver, kernels, queue};
-    device_under_test = &under_test;
-    buffers_driver = &driver;
-    buffer_memory.take = [](size_t bytes) -> void* {
-      auto memory = buffers_driver->alloc_host(bytes);
-      INGOT_CHECK(memory.has_value(), "{}", memory.error().text());
-      return *memory;
-    };
-    buffer_memory.give = [](void* memory) { buffers_driver->free_host(memory); };
-    const int failed = RUN_ALL_TESTS();
-    device_under_test = nullptr;
-    driver.destroy(queue);
-    return failed;
-  };
-  const auto result = run();
-  if (!result) fmt::print("failed: {}\n", result.error().text());
-  return result ? *result : 1;
+  fmt::print("{}: {}\n", (*opened)->library(), (*opened)->devices()[0].text());
+  const auto device = gpu::Accelerator::open(std::move(*opened), 0, device_code(), device_entries());
+  if (!device) {
+    fmt::print("failed: {}\n", device.error().text());
+    return 1;
+  }
+  device_under_test = device->get();
+  buffer_memory.take = [](size_t bytes) { return must(device_under_test->driver().alloc_host(bytes)); };
+  buffer_memory.give = [](void* memory) { device_under_test->driver().free_host(memory); };
+  return RUN_ALL_TESTS();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // One host function an operation: checks shapes, picks the form for this machine, runs it on the stream. The CPU forms are the
-// kernels themselves (gpu/cpu.h) except where native/cpu has a faster one that agrees with them.
+// kernels themselves (gpu/cpu.h) except where native/cpu has a faster one that agrees with them. On a GPU all that params point to is
+// memory of its own, and what fails is told by Accelerator::finish().
 #pragma once
 
 #include <span>
@@ -8,15 +9,6 @@
 #include "kernels/params.h"
 
 namespace ingot::kernels {
-
-// to[r, 0..count) = from[r, 0..count). Not a kernel: every machine has a strided copy of its own.
-struct CopyRowsParams {
-  float* to;
-  int64_t to_stride;
-  const float* from;
-  int64_t from_stride;
-  int64_t rows, count;
-};
 
 void embed(gpu::Stream& stream, const EmbedParams& p);
 void rms_norm(gpu::Stream& stream, const RmsNormParams& p);

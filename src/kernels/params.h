@@ -209,6 +209,17 @@ struct LatentGatherParams {
   Grid grid() const { return {num_keys, 128}; }
 };
 
+// to[r,:] = from[source_rows[r],:], bit for bit.
+struct CopyRowsParams {
+  void* to;
+  int64_t to_stride;  // (rows, count) of 4-byte numbers
+  const void* from;
+  int64_t from_stride;
+  int64_t rows, count;
+  const int32_t* source_rows = nullptr;  // (rows); null: row r is row r
+  Grid grid() const { return {rows, 128}; }
+};
+
 // s = sigmoid(logits); experts = top-k of s + bias (ties to the smaller index), ascending by rank; weights = s, unbiased,
 // divided by (their sum + 1e-20) when normalize, times scale.
 struct RouterParams {
@@ -243,8 +254,9 @@ struct GroupedMatmulParams {
   const int32_t* order;       // (num_rows) or null
   int64_t rows_per_source;    // k for the first GEMM
   const int32_t* offsets;     // (num_experts + 1)
-  const WeightView* weights;  // (num_experts), each (N, K)
+  const WeightView* weights;  // (num_experts), each (N, K), all of one format where a tile kernel is to run
   int64_t num_rows, num_experts, n;
+  const WeightView* host_weights = nullptr;  // the same where the host can read them; null: `weights`
   Grid grid() const { return {num_experts * ((n + 63) / 64), 64}; }
 };
 

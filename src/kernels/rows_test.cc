@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/copy_rows.kernel.h"
 #include "kernels/embed.kernel.h"
 #include "kernels/layer_norm.kernel.h"
+#include "kernels/ref/copy_rows.h"
 #include "kernels/ref/embed.h"
 #include "kernels/ref/layer_norm.h"
 #include "kernels/ref/rms_norm.h"
@@ -40,6 +42,28 @@ TEST(Embed, RowsOfTheTableWidened) {
         const EmbedParams p{out.data(), tokens.data(), table->view, tokens.size()};
         run_everywhere<Embed>(p, out);
         EXPECT_TRUE(all_close(ref::embed(p), strided(out, tokens.size(), hidden, hidden), {0.0}));
+      }
+    }
+  }
+}
+
+// Numbers are copied as bits: -1, as lists of positions are padded with, is a NaN of a float.
+TEST(CopyRows, InOrderOrByAListBitForBit) {
+  SeededRng rng(21);
+  for (const int64_t count : {1, 127, 128, 300}) {
+    for (const int64_t rows : {0, 1, 5}) {
+      std::vector<int32_t> numbers;
+      for (int64_t i = 0; i < 5 * (count + 2); ++i) numbers.push_back(i % 7 == 0 ? -1 : static_cast<int32_t>(rng.bits()));
+      Buffer<int32_t> from(numbers), list(std::vector<int32_t>{4, 0, 0, 2, 4});
+      for (const int32_t* source_rows : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(list.data())}) {
+        Buffer<uint32_t> to(rows * (count + 3));
+        const CopyRowsParams p{to.data(), count + 3, from.data(), count + 2, rows, count, source_rows};
+        run_everywhere<CopyRows>(p, to);
+        const auto expected = ref::copy_rows(p);
+        for (int64_t i = 0; i < rows * count; ++i)
+          ASSERT_EQ(to[i / count * (count + 3) + i % count], expected[static_cast<size_t>(i)]) << rows << " x " << count << " at " << i;
+        EXPECT_TRUE(gaps_untouched(to, count + 3, count));
+        EXPECT_TRUE(from.unchanged());
       }
     }
   }

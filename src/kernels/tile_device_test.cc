@@ -34,8 +34,8 @@ class TilesOnTheGpu : public ::testing::Test {
 
 template <class Params>
 void run_tile(DeviceKernel kernel, const Params& p) {
-  auto result = device_under_test->kernels.launch_as(kernel, device_under_test->queue, p);
-  if (result) result = device_under_test->driver.wait(device_under_test->queue);
+  device_under_test->launch(kernel, p);
+  const auto result = device_under_test->finish();
   ASSERT_TRUE(result.has_value()) << result.error().text();
 }
 
@@ -73,7 +73,7 @@ void odd_shapes(DeviceKernel kernel, WeightFormat format) {
 #define INGOT_VISIT_TILE(K, Format, Size, size)                                                                    \
   {                                                                                                                \
     SCOPED_TRACE(#K " " #Format " " #Size);                                                                        \
-    if (device_under_test->driver.devices()[0].lanes == 32)                                                        \
+    if (device_under_test->info().lanes == 32)                                                                     \
       visit(kDevice##K##Format##Size, Tile##Format::kFormat, std::type_identity<K##Params<TileSize::size, 32>>{}); \
     else                                                                                                           \
       visit(kDevice##K##Format##Size, Tile##Format::kFormat, std::type_identity<K##Params<TileSize::size, 64>>{}); \

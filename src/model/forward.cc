@@ -19,8 +19,7 @@ constexpr int64_t kMaxScoreFloats = int64_t{1} << 23;  // scores of so many (row
 float Forward::softmax_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.qk_head_dim())); }
 
 PagedPositions Forward::where(int64_t first_token) const {
-  return {batch_.page_table.data(), batch_.seq_of_token.data() + first_token, batch_.positions.data() + first_token, batch_.max_pages,
-          cache_.options().page_size};
+  return {step_.page_table, step_.seq_of_token + first_token, step_.positions + first_token, batch_.max_pages, cache_.options().page_size};
 }
 
 // The input as the multiplication is to see it: itself, or rounded into scratch memory.
@@ -57,8 +56,8 @@ void Forward::begin() {
   last_position_ = *std::max_element(batch_.positions.begin(), batch_.positions.end());
   work_.hidden.ensure(tokens() * config_.hidden_size);
   work_.normed.ensure(tokens() * config_.hidden_size);
-  kernels::rope_table(stream_, {work_.rope_table.ensure(tokens() * config_.qk_rope_head_dim), batch_.positions.data(), inv_freq_.data(),
-                                tokens(), config_.qk_rope_head_dim});
+  kernels::rope_table(stream_, {work_.rope_table.ensure(tokens() * config_.qk_rope_head_dim), step_.positions, inv_freq_, tokens(),
+                                config_.qk_rope_head_dim});
 }
 
 void Forward::decoder_layer(const LayerWeights& layer, int64_t index) {
@@ -73,31 +72,31 @@ void Forward::decoder_layer(const LayerWeights& layer, int64_t index) {
   if (probe_) probe_->after_layer(index, {work_.hidden.get(), static_cast<size_t>(tokens() * hidden)});
 }
 
-// Gathering rows of (T, hidden) is an embedding look-up in it.
-float* Forward::gather(const float* stream, std::span<const int32_t> rows, float* to) {
-  const WeightView table{reinterpret_cast<const uint8_t*>(stream), nullptr, tokens(), config_.hidden_size, 0, tensor::WeightFormat::f32};
-  kernels::embed(stream_, {to, rows.data(), table, static_cast<int64_t>(rows.size())});
+// The rows of (T, hidden) whose logits are wanted.
+float* Forward::gather(const float* stream, float* to) {
+  const int64_t hidden = config_.hidden_size;
+  copy_rows(stream_, {to, hidden, stream, hidden, static_cast<int64_t>(batch_.logit_rows.size()), hidden, step_.logit_rows});
   return to;
 }
 
-void Forward::run(const ForwardOutput& output) {
+void Forward::run() {
   const int64_t hidden = config_.hidden_size;
   begin();
   float* h = work_.hidden.get();
-  kernels::embed(stream_, {h, batch_.token_ids.data(), weights_.embed, tokens()});
+  kernels::embed(stream_, {h, step_.token_ids, weights_.embed, tokens()});
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) decoder_layer(weights_.layers[static_cast<size_t>(i)], i);
   const auto rows = static_cast<int64_t>(batch_.logit_rows.size());
   float* last = work_.logit_hidden.ensure(rows * hidden);
-  if (!output.hidden.empty()) {
-    norm(weights_.final_norm, h, hidden, output.hidden.data(), tokens(), hidden, layer_eps());
+  if (step_.out_hidden != nullptr) {
+    norm(weights_.final_norm, h, hidden, step_.out_hidden, tokens(), hidden, layer_eps());
     if (rows == 0) return;
-    gather(output.hidden.data(), batch_.logit_rows, last);
+    gather(step_.out_hidden, last);
   } else {
     if (rows == 0) return;
-    gather(h, batch_.logit_rows, last);
+    gather(h, last);
     norm(weights_.final_norm, last, hidden, last, rows, hidden, layer_eps());
   }
-  project(weights_.lm_head, last, output.logits.data(), rows);
+  project(weights_.lm_head, last, step_.logits, rows);
 }
 
 void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
@@ -121,8 +120,8 @@ void Forward::attention(const LayerWeights& layer, int64_t index_of_layer) {
 
   norm(layer.kv_a_norm, kv, kv_dim, kv, T, latent_dim, qkv_eps());
   kernels::rope(stream_, {kv, kv_dim, kv_dim, latent_dim, work_.rope_table.get(), T, 1, rope_dim, config_.rope_interleave});
-  kernels::latent_store(stream_, {cache_.latents(index_of_layer), cache_.options().dtype, kv, kv_dim, kv + latent_dim, kv_dim,
-                                  batch_.slots.data(), T, latent_dim, rope_dim});
+  kernels::latent_store(stream_, {cache_.latents(index_of_layer), cache_.options().dtype, kv, kv_dim, kv + latent_dim, kv_dim, step_.slots,
+                                  T, latent_dim, rope_dim});
 
   if (layer.indexer) index(*layer.indexer, index_of_layer, index_key);
   if (options_.mla_form == MlaForm::absorbed)
@@ -139,7 +138,7 @@ void Forward::index(const IndexerWeights& indexer, int64_t layer, float* key) {
                                 dim, kIndexerNormEps});
   kernels::rope(stream_, {key, dim, dim, 0, work_.rope_table.get(), T, 1, config_.qk_rope_head_dim, config_.indexer_rope_interleave});
   const tensor::DType dtype = KvCache::index_dtype(cache_.options().dtype);
-  kernels::index_key_store(stream_, {cache_.index_keys(layer), dtype, key, dim, batch_.slots.data(), T, dim});
+  kernels::index_key_store(stream_, {cache_.index_keys(layer), dtype, key, dim, step_.slots, T, dim});
   // A row of at most index_topk positions takes them all; when all rows do, the layer is plain causal attention.
   if (last_position_ < config_.index_topk || lists_given_) return;
   choose_positions(indexer, layer);
@@ -151,8 +150,8 @@ void Forward::choose_positions(const IndexerWeights& indexer, int64_t layer) {
   int32_t* indices = work_.indices.ensure(T * k);
   indices_ = indices;
   index_width_ = k;
-  const int32_t* positions = batch_.positions.data();
-  const auto needs_scores = [&](int64_t t) { return positions[t] >= k; };
+  const int32_t* positions = step_.positions;
+  const auto needs_scores = [&](int64_t t) { return step_.score_stride > 0 || batch_.positions[static_cast<size_t>(t)] >= k; };
   int64_t first = 0, end = T;
   while (!needs_scores(first)) ++first;
   while (!needs_scores(end - 1)) --end;
@@ -167,9 +166,9 @@ void Forward::choose_positions(const IndexerWeights& indexer, int64_t layer) {
                           config_.qk_rope_head_dim, config_.indexer_rope_interleave});
   float* weights = work_.index_weights.ensure(rows * heads);
   project(indexer.weights_proj, work_.normed.get() + first * config_.hidden_size, weights, rows);
-  const int64_t stride = (last_position_ + 16) / 16 * 16;
+  const int64_t stride = step_.score_stride > 0 ? step_.score_stride : (last_position_ + 16) / 16 * 16;
   const int64_t chunk = std::clamp<int64_t>(kMaxScoreFloats / stride, 1, rows);
-  float* scores = work_.index_scores.ensure(chunk * stride);
+  float* scores = work_.index_scores.ensure(std::max(kMaxScoreFloats, stride));  // of one size, so that it never moves
   const float scale = 1.0f / std::sqrt(static_cast<float>(heads * dim));
   for (int64_t r = 0; r < rows; r += chunk) {
     const int64_t count = std::min(chunk, rows - r);
@@ -214,13 +213,13 @@ void Forward::expanded_attention(const LayerWeights& layer, int64_t index_of_lay
       num_keys = std::max<int64_t>(num_keys, batch_.positions[static_cast<size_t>(end)] + 1);
     float* latent = work_.key_latent.ensure(num_keys * latent_dim);
     float* k_pe = work_.key_pe.ensure(num_keys * rope_dim);
-    kernels::latent_gather(
-        stream_, {latent, k_pe, cache_.latents(index_of_layer), cache_.options().dtype, batch_.page_table.data() + seq * batch_.max_pages,
-                  cache_.options().page_size, num_keys, latent_dim, rope_dim});
+    kernels::latent_gather(stream_,
+                           {latent, k_pe, cache_.latents(index_of_layer), cache_.options().dtype, step_.page_table + seq * batch_.max_pages,
+                            cache_.options().page_size, num_keys, latent_dim, rope_dim});
     float* kv = work_.key_values.ensure(num_keys * layer.kv_b.rows);
     project(layer.kv_b, latent, kv, num_keys);
     kernels::expanded_mla(stream_, {out + begin * heads * v_dim, work_.q.get() + begin * heads * head_dim, kv, k_pe, rope_dim,
-                                    batch_.positions.data() + begin, indices_ ? indices_ + begin * index_width_ : nullptr, index_width_,
+                                    step_.positions + begin, indices_ ? indices_ + begin * index_width_ : nullptr, index_width_,
                                     end - begin, heads, nope, rope_dim, v_dim, softmax_scale()});
     begin = end;
   }
@@ -235,8 +234,9 @@ void Forward::dense_mlp(const MlpWeights& mlp) {
   project(mlp.down, gate, work_.hidden.get(), tokens(), true);
 }
 
-GroupedMatmulParams Forward::expert_product(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
-                                            int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y) {
+GroupedMatmulParams Forward::expert_product(const std::vector<WeightView>& weights, const WeightView* on_device, const float* x,
+                                            int64_t x_rows, const int32_t* order, int64_t rows_per_source, const int32_t* offsets,
+                                            int64_t pairs, float* y) {
   if (probe_) probe_->before_experts(weights, x, order, rows_per_source, offsets);
   const WeightView& first = weights.front();
   return {y,
@@ -246,10 +246,11 @@ GroupedMatmulParams Forward::expert_product(const std::vector<WeightView>& weigh
           order,
           rows_per_source,
           offsets,
-          weights.data(),
+          on_device != nullptr ? on_device : weights.data(),
           pairs,
           static_cast<int64_t>(weights.size()),
-          first.rows};
+          first.rows,
+          weights.data()};
 }
 
 void Forward::moe(const MoeWeights& moe, int64_t layer) {
@@ -267,8 +268,8 @@ void Forward::moe(const MoeWeights& moe, int64_t layer) {
   }
   int32_t* chosen = work_.experts.ensure(pairs);
   float* weights = work_.expert_weights.ensure(pairs);
-  kernels::router(stream_,
-                  {chosen, weights, logits, moe.router_bias.data(), T, experts, k, config_.norm_topk_prob, config_.routed_scaling_factor});
+  const float* bias = moe.on_device.router_bias != nullptr ? moe.on_device.router_bias : moe.router_bias.data();
+  kernels::router(stream_, {chosen, weights, logits, bias, T, experts, k, config_.norm_topk_prob, config_.routed_scaling_factor});
   if (probe_) probe_->after_router(layer, {chosen, static_cast<size_t>(pairs)}, {weights, static_cast<size_t>(pairs)});
   int32_t* order = work_.order.ensure(pairs);
   int32_t* inverse = work_.inverse.ensure(pairs);
@@ -276,12 +277,12 @@ void Forward::moe(const MoeWeights& moe, int64_t layer) {
   kernels::permute(stream_, {order, inverse, offsets, chosen, T, experts, k});
   float* gate = work_.gate.ensure(pairs * dim);
   float* up = work_.up.ensure(pairs * dim);
-  const GroupedMatmulParams both[] = {expert_product(moe.gate, x, T, order, k, offsets, pairs, gate),
-                                      expert_product(moe.up, x, T, order, k, offsets, pairs, up)};
+  const GroupedMatmulParams both[] = {expert_product(moe.gate, moe.on_device.gate, x, T, order, k, offsets, pairs, gate),
+                                      expert_product(moe.up, moe.on_device.up, x, T, order, k, offsets, pairs, up)};
   grouped_matmul(stream_, both);
   kernels::swiglu(stream_, {gate, dim, gate, up, dim, pairs, dim});
   float* out = work_.expert_out.ensure(pairs * hidden);
-  grouped_matmul(stream_, expert_product(moe.down, gate, pairs, nullptr, 1, offsets, pairs, out));
+  grouped_matmul(stream_, expert_product(moe.down, moe.on_device.down, gate, pairs, nullptr, 1, offsets, pairs, out));
   kernels::combine(stream_, {work_.hidden.get(), hidden, out, hidden, inverse, weights, T, k, hidden, true});
   if (!moe.shared) return;
   kernels::swiglu(stream_, {shared_gate, shared_dim, shared_gate, shared_up, shared_dim, T, shared_dim});

@@ -11,30 +11,51 @@
 
 namespace ingot::model {
 
-// One step. Holds references only; made for the step and thrown away after it.
+// The arrays of a step: the batch, which the host reads to decide what to launch, and where kernels find its arrays and put the results;
+// on a GPU that is memory of its own.
+struct Step {
+  const ForwardBatch* batch = nullptr;
+  const int32_t* token_ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* slots = nullptr;
+  const int32_t* seq_of_token = nullptr;
+  const int32_t* page_table = nullptr;
+  const int32_t* logit_rows = nullptr;
+  const float* hidden = nullptr;   // of the MTP layer: (T, hidden_size)
+  const int32_t* lists = nullptr;  // (T, list_width); null: there are none
+  int64_t list_width = 0;
+  float* logits = nullptr;       // (logit rows, vocab_size)
+  float* out_hidden = nullptr;   // (T, hidden_size), of the MTP layer (logit rows, hidden_size); null: not wanted
+  int32_t* out_lists = nullptr;  // (logit rows, index_topk); null: not wanted
+  // Other than 0: the launches must not depend on the positions, except by the largest one being below index_topk or not: where lists are
+  // made every row gets scores, this many, which is more than any position.
+  int64_t score_stride = 0;
+};
+
+// One step. Holds references only; made for the step and thrown away after it. `inv_freq` lies where kernels run.
 class Forward {
  public:
-  Forward(gpu::Stream& stream, const spec::ModelConfig& config, const Weights& weights, const GlmOptions& options,
-          std::span<const float> inv_freq, const ForwardBatch& batch, KvCache& cache, Workspace& work, ForwardProbe* probe)
+  Forward(gpu::Stream& stream, const spec::ModelConfig& config, const Weights& weights, const GlmOptions& options, const float* inv_freq,
+          const Step& step, KvCache& cache, Workspace& work, ForwardProbe* probe)
       : stream_(stream),
         config_(config),
         weights_(weights),
         options_(options),
         inv_freq_(inv_freq),
-        batch_(batch),
+        step_(step),
+        batch_(*step.batch),
         cache_(cache),
         work_(work),
         probe_(probe) {}
 
-  void run(const ForwardOutput& output);
-  // `batch.rows` must be the batch that this object was made with.
-  void run_mtp(const MtpWeights& mtp, const MtpBatch& batch, const MtpOutput& output);
+  void run();
+  void run_mtp(const MtpWeights& mtp);
 
  private:
   void begin();
   void decoder_layer(const LayerWeights& layer, int64_t index);
-  float* gather(const float* stream, std::span<const int32_t> rows, float* to);
-  void copy_lists(std::span<int32_t> to);
+  float* gather(const float* stream, float* to);
+  void copy_lists(int32_t* to);
   void attention(const LayerWeights& layer, int64_t index);
   void index(const IndexerWeights& indexer, int64_t layer, float* key);
   void choose_positions(const IndexerWeights& indexer, int64_t layer);
@@ -43,8 +64,9 @@ class Forward {
   void dense_mlp(const MlpWeights& mlp);
   void moe(const MoeWeights& moe, int64_t layer);
   // A product of the routed experts' sorted rows; `order` null: x has those rows.
-  kernels::GroupedMatmulParams expert_product(const std::vector<WeightView>& weights, const float* x, int64_t x_rows, const int32_t* order,
-                                              int64_t rows_per_source, const int32_t* offsets, int64_t pairs, float* y);
+  kernels::GroupedMatmulParams expert_product(const std::vector<WeightView>& weights, const WeightView* on_device, const float* x,
+                                              int64_t x_rows, const int32_t* order, int64_t rows_per_source, const int32_t* offsets,
+                                              int64_t pairs, float* y);
   const float* rounded(const WeightView& w, const float* x, int64_t rows);
   void project(const WeightView& w, const float* x, float* y, int64_t rows, bool accumulate = false);
   struct Linear {
@@ -65,7 +87,8 @@ class Forward {
   const spec::ModelConfig& config_;
   const Weights& weights_;
   const GlmOptions& options_;
-  std::span<const float> inv_freq_;
+  const float* inv_freq_;  // (rope / 2)
+  const Step& step_;
   const ForwardBatch& batch_;
   KvCache& cache_;
   Workspace& work_;

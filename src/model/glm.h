@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/accelerator.h"
 #include "gpu/stream.h"
 #include "spec/model_config.h"
 #include "tensor/checkpoint.h"
@@ -26,19 +27,24 @@ class KvCache {
     int64_t num_pages = 0;
     int64_t page_size = 64;  // tokens a page
   };
+  // In the memory of `device`, or the host's when it is null. All zeros.
   // Errors: an unsupported dtype, or memory that cannot be had, naming the bytes.
-  static Result<KvCache> create(const spec::ModelConfig& config, const Options& options);
+  static Result<KvCache> create(const spec::ModelConfig& config, const Options& options,
+                                std::shared_ptr<gpu::Accelerator> device = nullptr);
 
   // Bytes one token takes over all layers, index keys included.
   static int64_t bytes_per_token(const spec::ModelConfig& config, tensor::DType dtype);
   static tensor::DType index_dtype(tensor::DType dtype);  // f32 for f32, else bf16
 
   const Options& options() const { return options_; }
+  const std::shared_ptr<gpu::Accelerator>& device() const { return device_; }
   // One page in host memory: per layer its latents, then its index keys where the layer has them. Never the one without the other.
   int64_t page_bytes() const { return page_bytes_; }
+  // On a GPU both wait until the page is copied; a failure is told by the next step.
   void save_page(int64_t page, std::span<std::byte> to) const;    // page_bytes() bytes
   void load_page(std::span<const std::byte> from, int64_t page);  // page_bytes() bytes
 
+  // Of the machine that the cache is on. On a GPU the lot is one piece of memory: the first address, options and config tell all others.
   void* latents(int64_t layer);     // (num_pages * page_size, latent_dim)
   void* index_keys(int64_t layer);  // (num_pages * page_size, index_head_dim); null for shared layers
 
@@ -53,6 +59,8 @@ class KvCache {
   int64_t page_bytes_ = 0;
   std::vector<std::shared_ptr<void>> latents_;
   std::vector<std::shared_ptr<void>> index_keys_;
+  std::shared_ptr<gpu::Accelerator> device_;    // null: the host
+  std::shared_ptr<gpu::HostMemory> page_copy_;  // one page on its way from or to the GPU
 };
 
 // One step's rows, flat over sequences. All ids and slots were checked by the scheduler.
@@ -95,7 +103,11 @@ struct GlmOptions {
   MlaForm mla_form = MlaForm::absorbed;  // equal in exact arithmetic
   float qkv_norm_eps = 0;                // 0: config's rms_norm_eps; transformers uses 1e-6 (golden tests only)
   // Emulates what matrix hardware does with activations: the inputs of linears whose weight is MXFP4 or FP8 are rounded first.
+  // On the CPU alone.
   tensor::ActivationFormat activations = tensor::ActivationFormat::f32;
+  // On a GPU: how it multiplies by weights, and whether small steps are captured into graphs and replayed.
+  gpu::DeviceMatmul device_matmul = gpu::DeviceMatmul::lanes;
+  bool graphs = true;
 };
 
 // Sees a forward pass from inside: for calibration, comparison of models, and tests. Every array is only valid during the call.
@@ -116,11 +128,21 @@ struct ForwardProbe {
                               int64_t /*rows_per_source*/, const int32_t* /*offsets*/) {}
 };
 
+// The largest steps that are to come.
+struct StepLimits {
+  int64_t rows = 0;
+  int64_t logit_rows = 0;      // of these, and sequences at once
+  int64_t context_length = 0;  // of one sequence
+};
+
 class Glm {
  public:
-  // Maps the checkpoint, binds every parameter by meaning and checks format and shape.
-  // Errors name the tensor, what was expected and what was found; all missing tensors are listed.
-  static Result<std::unique_ptr<Glm>> load(const std::filesystem::path& model_dir, const GlmOptions& options = {});
+  // Maps the checkpoint, binds every parameter by meaning and checks format and shape. With a device the weights are copied there, the
+  // steps run there, and every cache must lie there.
+  // Errors name the tensor, what was expected and what was found; all missing tensors are listed. Of a device: no memory for the weights,
+  // and options that only the CPU has.
+  static Result<std::unique_ptr<Glm>> load(const std::filesystem::path& model_dir, const GlmOptions& options = {},
+                                           std::shared_ptr<gpu::Accelerator> device = nullptr);
   virtual ~Glm() = default;
 
   virtual const spec::ModelConfig& config() const = 0;
@@ -129,14 +151,30 @@ class Glm {
   // Whether the checkpoint has an MTP layer; without one forward_mtp() must not be called.
   virtual bool has_mtp() const = 0;
 
-  // Runs the main layers over the batch, writes the cache and fills the output.
+  // The GPU that the model runs on; null: the CPU.
+  virtual const std::shared_ptr<gpu::Accelerator>& device() const = 0;
+  // Gives a GPU's steps all the memory that they will need, by running one of the largest kind on a cache of its own, so that what is free
+  // afterwards can be given to the KV cache. Nothing to do on the CPU. Errors: no memory.
+  virtual Result<> reserve(const StepLimits& limits) = 0;
+  // Steps on a GPU so far; zeros on the CPU.
+  struct DeviceCounts {
+    int64_t steps = 0;     // forward() and forward_mtp() of some rows
+    int64_t replayed = 0;  // of these, from a graph
+    int64_t graphs = 0;    // that are kept now
+    int64_t launches = 0;  // in the graph that was captured last
+  };
+  virtual DeviceCounts device_counts() const = 0;
+
+  // Runs the main layers over the batch, writes the cache and fills the output. `stream` gives the CPU's threads; on a GPU the model has a
+  // queue of its own, and the call returns when the output is there. A probe is of the CPU alone.
   // An empty batch is a no-op. A row's result does not depend on the other rows of the batch, to the bit.
-  virtual void forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, const ForwardOutput& output,
-                       ForwardProbe* probe = nullptr) = 0;
+  // Errors: those of a GPU; never on the CPU.
+  virtual Result<> forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, const ForwardOutput& output,
+                           ForwardProbe* probe = nullptr) = 0;
   // The same for the MTP layer, which writes its part of the cache. Rows of one sequence that attend to each other go in one batch or in
   // the order of their positions.
-  virtual void forward_mtp(gpu::Stream& stream, const MtpBatch& batch, KvCache& cache, const MtpOutput& output,
-                           ForwardProbe* probe = nullptr) = 0;
+  virtual Result<> forward_mtp(gpu::Stream& stream, const MtpBatch& batch, KvCache& cache, const MtpOutput& output,
+                               ForwardProbe* probe = nullptr) = 0;
 };
 
 }  // namespace ingot::model

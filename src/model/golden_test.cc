@@ -11,6 +11,7 @@
 #include "support/checkpoint_writer.h"
 #include "support/glm_run.h"
 #include "support/golden.h"
+#include "support/model_device.h"
 #include "tensor/linear.h"
 #include "tensor/quantize.h"
 #include "tensor/safetensors.h"
@@ -22,15 +23,14 @@ using tensor::DType;
 using test_support::Capture;
 using test_support::GlmRun;
 using test_support::Golden;
+using test_support::load_glm;
+using test_support::model_device;
+using test_support::source_dir;
 
 Glm& demo(MlaForm form, float qkv_norm_eps = 1e-6f) {
   static std::map<std::pair<MlaForm, float>, std::unique_ptr<Glm>> loaded;
   auto& glm = loaded[{form, qkv_norm_eps}];
-  if (!glm) {
-    auto result = Glm::load(INGOT_SOURCE_DIR "/models/demo", {form, qkv_norm_eps});
-    INGOT_CHECK(result.has_value(), "{}", result.error().text());
-    glm = std::move(*result);
-  }
+  if (!glm) glm = load_glm(source_dir() / "models/demo", {form, qkv_norm_eps});
   return *glm;
 }
 
@@ -70,6 +70,8 @@ TEST_P(AgainstTransformers, LogitsHiddenStatesAndChosenPositionsAgree) {
     EXPECT_EQ(test_support::argmax(rows[r]), test_support::argmax(std::span(expected).subspan(r * rows[r].size(), rows[r].size())))
         << "row " << r << " of the last 8";
   EXPECT_EQ(test_support::argmax(rows[7]), golden.integers("main_next_token")[0]);
+  std::printf("\n");
+  if (model_device) return;  // it cannot be looked into
   for (const int64_t layer : {0, 1, 3, 9}) {
     const auto stream = golden.as<float>("hidden_after_layer_" + std::to_string(layer));
     const size_t width = static_cast<size_t>(glm.config().hidden_size);
@@ -182,7 +184,7 @@ TEST(CacheTypes, LossIsThatOfTheStoredType) {
 // The demo model stored as FP8 blocks and as MXFP4, against the same numbers widened to f32 and stored so: the same bits, since a
 // format is a way of storing weights and not a way of computing.
 TEST(WeightFormats, QuantisedDemoGivesTheBitsOfItsDequantisedTwin) {
-  const auto checkpoint = tensor::Checkpoint::open(INGOT_SOURCE_DIR "/models/demo").value();
+  const auto checkpoint = tensor::Checkpoint::open(source_dir() / "models/demo").value();
   const auto tokens = Golden("mid").integers("token_ids");
   const std::span<const int32_t> prompt(tokens.data(), 320);
   for (const auto format : {tensor::WeightFormat::fp8_block, tensor::WeightFormat::mxfp4}) {
@@ -205,10 +207,9 @@ TEST(WeightFormats, QuantisedDemoGivesTheBitsOfItsDequantisedTwin) {
       }
       const test_support::TempDir dir;
       test_support::write_checkpoint(dir.path(), out, 64 << 20);
-      std::filesystem::copy_file(INGOT_SOURCE_DIR "/models/demo/config.json", dir.path() / "config.json");
-      auto glm = Glm::load(dir.path());
-      ASSERT_TRUE(glm.has_value()) << glm.error().text();
-      GlmRun run(**glm, {.max_len = 512});
+      std::filesystem::copy_file(source_dir() / "models/demo/config.json", dir.path() / "config.json");
+      const auto glm = load_glm(dir.path());
+      GlmRun run(*glm, {.max_len = 512});
       logits[widened ? 1 : 0] = run.prefill(prompt, 100, 8);
     }
     EXPECT_EQ(logits[0], logits[1]) << tensor::weight_format_name(format);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -20,6 +22,9 @@ std::shared_ptr<void> allocate(size_t bytes) {
   return std::shared_ptr<void>(reinterpret_cast<void*>(aligned), [memory](void*) { std::free(memory); });
 }
 
+// Where the next part of a device's piece begins.
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 }  // namespace
 
 DType KvCache::index_dtype(DType dtype) { return dtype == DType::f32 ? DType::f32 : DType::bf16; }
@@ -33,7 +38,7 @@ int64_t KvCache::bytes_per_token(const spec::ModelConfig& config, DType dtype) {
   return bytes;
 }
 
-Result<KvCache> KvCache::create(const spec::ModelConfig& config, const Options& options) {
+Result<KvCache> KvCache::create(const spec::ModelConfig& config, const Options& options, std::shared_ptr<gpu::Accelerator> device) {
   if (options.dtype != DType::f32 && options.dtype != DType::bf16 && options.dtype != DType::f8_e4m3)
     return fail_hint("use bf16, fp8_e4m3 or f32", "KV cache type {} is not supported", tensor::dtype_name(options.dtype));
   if (options.num_pages <= 0 || options.page_size <= 0)
@@ -41,26 +46,52 @@ Result<KvCache> KvCache::create(const spec::ModelConfig& config, const Options& 
   KvCache cache;
   cache.options_ = options;
   const int64_t tokens = options.num_pages * options.page_size;
-  const auto add = [&](std::vector<std::shared_ptr<void>>& list, int64_t dim, DType dtype) -> Result<> {
-    const size_t bytes = static_cast<size_t>(tokens * dim) * tensor::dtype_bytes(dtype);
-    list.push_back(allocate(bytes));
-    if (list.back()) return {};
-    return fail_hint("use fewer pages or a smaller cache type",
-                     "no memory for the KV cache: {} bytes for {} tokens, {} of them for one layer",
-                     tokens * bytes_per_token(config, options.dtype), tokens, bytes);
+  const auto bytes_of = [&](int64_t dim, DType dtype) { return static_cast<size_t>(tokens * dim) * tensor::dtype_bytes(dtype); };
+  const size_t latent_bytes = bytes_of(config.latent_dim(), options.dtype);
+  const size_t index_bytes = bytes_of(config.index_head_dim, index_dtype(options.dtype));
+  const auto no_memory = [&](const std::string& reason) {
+    return fail_hint("use fewer pages or a smaller cache type", "no memory for the KV cache: {} bytes for {} tokens, {}",
+                     tokens * bytes_per_token(config, options.dtype), tokens, reason);
   };
-  for (int64_t layer = 0; layer < config.total_layers(); ++layer) {
-    INGOT_TRY(add(cache.latents_, config.latent_dim(), options.dtype));
-    if (config.has_indexer(layer)) {
-      INGOT_TRY(add(cache.index_keys_, config.index_head_dim, index_dtype(options.dtype)));
-    } else {
-      cache.index_keys_.push_back(nullptr);
-    }
-  }
   cache.latent_page_bytes_ = options.page_size * config.latent_dim() * static_cast<int64_t>(tensor::dtype_bytes(options.dtype));
   cache.index_page_bytes_ =
       options.page_size * config.index_head_dim * static_cast<int64_t>(tensor::dtype_bytes(index_dtype(options.dtype)));
   cache.page_bytes_ = options.page_size * bytes_per_token(config, options.dtype);
+
+  // A device's memory is one piece, that is shared by the layers' parts of it.
+  std::shared_ptr<gpu::DeviceMemory> piece;
+  size_t end = 0;
+  if (device) {
+    size_t bytes = 0;
+    for (int64_t layer = 0; layer < config.total_layers(); ++layer)
+      bytes += aligned(latent_bytes) + (config.has_indexer(layer) ? aligned(index_bytes) : 0);
+    auto memory = gpu::DeviceMemory::allocate(device, bytes);
+    if (!memory) return no_memory(memory.error().message);
+    piece = std::make_shared<gpu::DeviceMemory>(std::move(*memory));
+    device->fill(piece->data(), 0, bytes);
+    INGOT_ASSIGN(gpu::HostMemory copy, gpu::HostMemory::allocate(device, static_cast<size_t>(cache.page_bytes_)));
+    cache.page_copy_ = std::make_shared<gpu::HostMemory>(std::move(copy));
+    INGOT_TRY(device->finish());
+    cache.device_ = std::move(device);
+  }
+  const auto add = [&](std::vector<std::shared_ptr<void>>& list, size_t bytes) -> Result<> {
+    if (piece) {
+      list.emplace_back(piece, static_cast<std::byte*>(piece->data()) + end);
+      end += aligned(bytes);
+      return {};
+    }
+    list.push_back(allocate(bytes));
+    if (!list.back()) return no_memory(fmt::format("{} of them for one layer", bytes));
+    return {};
+  };
+  for (int64_t layer = 0; layer < config.total_layers(); ++layer) {
+    INGOT_TRY(add(cache.latents_, latent_bytes));
+    if (config.has_indexer(layer)) {
+      INGOT_TRY(add(cache.index_keys_, index_bytes));
+    } else {
+      cache.index_keys_.push_back(nullptr);
+    }
+  }
   return cache;
 }
 
@@ -75,22 +106,39 @@ void KvCache::visit_page(int64_t page, Visit visit) const {
 
 void KvCache::save_page(int64_t page, std::span<std::byte> to) const {
   INGOT_CHECK(static_cast<int64_t>(to.size()) == page_bytes_ && page >= 0 && page < options_.num_pages);
-  std::byte* next = to.data();
+  if (device_) device_->enter();
+  std::byte* const first = device_ ? page_copy_->data() : to.data();
+  std::byte* next = first;
   visit_page(page, [&](const std::byte* memory, size_t bytes) {
-    std::memcpy(next, memory, bytes);
+    if (device_)
+      device_->copy(next, memory, bytes);
+    else
+      std::memcpy(next, memory, bytes);
     next += bytes;
   });
-  INGOT_CHECK(next == to.data() + to.size(), "the parts of a page do not add up to page_bytes()");
+  INGOT_CHECK(next == first + to.size(), "the parts of a page do not add up to page_bytes()");
+  if (!device_) return;
+  if (device_->finish()) std::memcpy(to.data(), first, to.size());
 }
 
 void KvCache::load_page(std::span<const std::byte> from, int64_t page) {
   INGOT_CHECK(static_cast<int64_t>(from.size()) == page_bytes_ && page >= 0 && page < options_.num_pages);
-  const std::byte* next = from.data();
+  if (device_) {
+    device_->enter();
+    std::memcpy(page_copy_->data(), from.data(), from.size());
+  }
+  const std::byte* const first = device_ ? page_copy_->data() : from.data();
+  const std::byte* next = first;
   visit_page(page, [&](std::byte* memory, size_t bytes) {
-    std::memcpy(memory, next, bytes);
+    if (device_)
+      device_->copy(memory, next, bytes);
+    else
+      std::memcpy(memory, next, bytes);
     next += bytes;
   });
-  INGOT_CHECK(next == from.data() + from.size(), "the parts of a page do not add up to page_bytes()");
+  INGOT_CHECK(next == first + from.size(), "the parts of a page do not add up to page_bytes()");
+  // The copy is used again by the next page. A failure is kept for the next step.
+  if (device_) static_cast<void>(device_->finish());
 }
 
 void* KvCache::latents(int64_t layer) { return latents_.at(static_cast<size_t>(layer)).get(); }

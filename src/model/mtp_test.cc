@@ -6,6 +6,7 @@
 #include "model/ref_forward.h"
 #include "support/glm_run.h"
 #include "support/golden.h"
+#include "support/model_device.h"
 #include "support/tiny_glm.h"
 
 namespace ingot::model {
@@ -15,6 +16,8 @@ using tensor::WeightFormat;
 using test_support::Capture;
 using test_support::GlmRun;
 using test_support::Golden;
+using test_support::load_glm;
+using test_support::source_dir;
 using test_support::TempDir;
 using test_support::TinyGlm;
 using test_support::TinyGlmBuilder;
@@ -54,7 +57,7 @@ Drafts draft(GlmRun& run, std::span<const int32_t> prompt, int32_t next, int64_t
 
 // Symptoms: acceptance falls from 64 to 36 % when hidden states are recycled before the norm (C10), or the list is the main model's (C9).
 TEST(MtpAgainstPlainPython, DraftsOfTheDemoModelAgree) {
-  auto glm = Glm::load(INGOT_SOURCE_DIR "/models/demo", {.qkv_norm_eps = 1e-6f}).value();
+  auto glm = load_glm(source_dir() / "models/demo", {.qkv_norm_eps = 1e-6f});
   ASSERT_TRUE(glm->has_mtp());
   for (const char* name : {"short", "mid", "long"}) {
     const Golden golden(name);
@@ -107,7 +110,7 @@ TEST(TinyMtp, EveryMixOfFormatsAgreesWithTheReferenceInDouble) {
     const TinyGlm tiny = builder.build();
     const TempDir dir;
     tiny.write(dir.path());
-    auto glm = Glm::load(dir.path()).value();
+    auto glm = load_glm(dir.path());
     for (const size_t length : {1, 3, 7, 8, 9, 10, 40}) {  // around index_topk
       const auto tokens = prompt(length, length);
       ref::Reference reference(glm->config(), tiny.values);
@@ -151,7 +154,7 @@ TEST(TinyMtp, RowsDoNotSeeTheirNeighbours) {
   const TinyGlm tiny = TinyGlmBuilder(13, [](const std::string&) { return WeightFormat::bf16; }).build();
   const TempDir dir;
   tiny.write(dir.path());
-  auto glm = Glm::load(dir.path()).value();
+  auto glm = load_glm(dir.path());
   const auto tokens = prompt(30, 5);
   GlmRun whole(*glm, {.dtype = tensor::DType::bf16, .max_len = 64});
   const Drafts expected = draft(whole, tokens, 9, 4, true, tokens.size());

@@ -35,11 +35,18 @@ struct MlpWeights {
   WeightView down;      // (hidden, intermediate)
 };
 
+// Where a GPU has the arrays of an MoE layer that its kernels read through a pointer.
+struct ExpertArrays {
+  const float* router_bias = nullptr;
+  const WeightView *gate = nullptr, *up = nullptr, *down = nullptr;
+};
+
 struct MoeWeights {
   WeightView router;                       // (n_routed_experts, hidden), bf16 or f32
   std::vector<float> router_bias;          // (n_routed_experts), for selection only
   std::vector<WeightView> gate, up, down;  // (n_routed_experts) each
   std::optional<MlpWeights> shared;        // absent when n_shared_experts is 0
+  ExpertArrays on_device;                  // nulls on the CPU, which reads the vectors above
 };
 
 struct LayerWeights {

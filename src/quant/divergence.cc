@@ -89,7 +89,8 @@ class Reader {
     batch.page_table = page_table_;
     batch.max_pages = static_cast<int64_t>(page_table_.size());
     batch.logit_rows = logit_rows_;
-    glm_->forward(stream, batch, cache_, {logits_, {}}, &choices_);
+    const auto done = glm_->forward(stream, batch, cache_, {logits_, {}}, &choices_);
+    INGOT_CHECK(done.has_value(), "a step on the CPU failed: {}", done.error().text());
   }
   const float* logits(int64_t row) const { return logits_.data() + row * glm_->config().vocab_size; }
   const Choices& choices() const { return choices_; }

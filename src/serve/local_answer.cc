@@ -12,7 +12,7 @@ std::string LocalFigures::text() const {
   std::string text = fmt::format("prompt {} tokens, prefill {:.1f} tok/s, decode {:.1f} tok/s over {} tokens", num_prompt_tokens,
                                  rate(num_prompt_tokens, prefill_s), rate(decoded, decode_s), num_completion_tokens);
   if (forced_acceptance > 0) text += fmt::format("; acceptance forced to {}: the answer means nothing", forced_acceptance);
-  if (speculation.any()) text += "\nspeculation: " + speculation.text();
+  if (speculation.any()) text = "speculation: " + speculation.text() + "\n" + text;
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "exec/glm_runner.h"
+#include "kernels/device/device_kernels.h"
 #include "spec/model_config.h"
 
 namespace ingot::serve {
@@ -36,6 +37,10 @@ std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::mil
 Result<> check_flags(const ServiceOptions& options) {
   if (options.tp != 1) return fail_hint("leave it at 1", "--tp {} is not supported yet: this build runs a model on one device", options.tp);
   INGOT_TRY(check_range("--dp", options.dp, 1, 256));
+  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda" && options.device != "hip")
+    return fail_hint("use auto, cpu, cuda or hip", "--device {} is unknown", options.device);
+  if (options.device_matmul != "f32" && options.device_matmul != "bf16")
+    return fail_hint("use f32 or bf16", "--device-matmul {} is unknown", options.device_matmul);
   if (options.schedule_policy != "fcfs" && options.schedule_policy != "lpm")
     return fail_hint("use fcfs or lpm", "--schedule-policy {} is unknown", options.schedule_policy);
   if (!(options.mem_fraction_static > 0 && options.mem_fraction_static < 1))
@@ -109,7 +114,24 @@ struct CachePlan {
   int64_t num_pages = 0;
 };
 
-Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelConfig& config, int64_t bytes_per_token) {
+// The GPU that --device names; null: the CPU.
+Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options) {
+  std::shared_ptr<gpu::Accelerator> device;
+  if (options.device == "cpu") return device;
+  auto opened = kernels::open_accelerator(options.device);
+  if (opened) {
+    device = std::move(*opened);
+    log_info("device: {}", device->info().text());
+  } else if (options.device == "auto") {
+    log_info("device: cpu ({})", opened.error().text());
+  } else {
+    return fail("--device {}: {}", options.device, opened.error().text());
+  }
+  return device;
+}
+
+// `free_bytes`: of the memory that the caches are to lie in.
+Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelConfig& config, int64_t bytes_per_token, int64_t free_bytes) {
   const int64_t trained = config.max_position_embeddings;
   if (options.context_length < 0 || options.context_length > trained) {
     return fail("--context-length {} is out of range: the model's max_position_embeddings is {}", options.context_length, trained);
@@ -122,8 +144,7 @@ Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelCon
   } else {
     // Not all that is free: the mapped weights need the other part when they are read.
     const double share = options.mem_fraction_static / options.dp;
-    const auto affordable =
-        static_cast<int64_t>(static_cast<double>(available_memory_bytes()) * share) / bytes_per_token / options.page_size;
+    const auto affordable = static_cast<int64_t>(static_cast<double>(free_bytes) * share) / bytes_per_token / options.page_size;
     plan.num_pages = std::clamp<int64_t>(affordable, 1, pages(plan.context_length * kDefaultContexts));
   }
   const int64_t held = plan.num_pages * options.page_size;
@@ -178,8 +199,8 @@ Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& opt
   return served;
 }
 
-MadeRunner make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
-                           std::shared_ptr<ThreadPool> pool) {
+Result<MadeRunner> make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
+                                   std::shared_ptr<ThreadPool> pool) {
   MadeRunner made;
   exec::GlmRunnerOptions runner;
   runner.verify = options.speculation.verify_options();
@@ -189,7 +210,7 @@ MadeRunner make_glm_runner(const ServiceOptions& options, std::shared_ptr<model:
     made.draft.adaptive = options.speculation.adaptive;
     if (made.draft.adaptive) {
       const int64_t rows = std::min<int64_t>(options.chunked_prefill_size, options.max_running_requests * (1 + made.draft.num_steps));
-      made.draft.cost = exec::measure_step_cost(*glm, cache, *pool, rows);
+      INGOT_ASSIGN(made.draft.cost, exec::measure_step_cost(*glm, cache, *pool, rows));
       const auto ms = [](double seconds) { return 1e3 * seconds; };
       log_info("measured for adaptive speculation: a step of 1 row {:.3f} ms, of {} rows {:.3f} ms; a draft pass {:.3f} ms",
                ms(made.draft.cost.step.seconds(1)), 1 + made.draft.num_steps, ms(made.draft.cost.step.seconds(1 + made.draft.num_steps)),
@@ -205,8 +226,28 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   INGOT_ASSIGN(const CacheType type, parse_cache_type(options.kv_cache_dtype));
   INGOT_ASSIGN(const std::shared_ptr<ServedModel> served, load_served_model(options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
+  INGOT_ASSIGN(const std::shared_ptr<gpu::Accelerator> device, open_device(options));
+  model::GlmOptions glm_options;
+  glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
+  // Each replica loads the checkpoint anew: the mapped pages of the file are shared on the CPU; scratch memory, and a GPU's weights, are
+  // not.
+  INGOT_ASSIGN(std::shared_ptr<model::Glm> first, model::Glm::load(options.model, glm_options, device));
+  model::StepLimits limits;
+  limits.logit_rows = options.max_running_requests * (1 + options.speculation.depth());
+  limits.rows = std::max(options.chunked_prefill_size, limits.logit_rows);
+  limits.context_length = options.context_length > 0 ? options.context_length : config.max_position_embeddings;
+  INGOT_TRY(first->reserve(limits));
   const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, type.dtype);
-  INGOT_ASSIGN(const CachePlan plan, plan_cache(options, config, bytes_per_token));
+  int64_t free_bytes = available_memory_bytes();
+  if (device) {
+    INGOT_ASSIGN(const gpu::MemoryInfo memory, device->driver().memory());
+    // What is left once the weights and the scratch memory of the largest steps are there; the other replicas' are still to come.
+    free_bytes = memory.free_bytes - static_cast<int64_t>(device->allocated_bytes()) * (options.dp - 1);
+    log_info("device memory: weights and steps {:.1f} MB a replica, {:.1f} of {:.1f} GB free",
+             static_cast<double>(device->allocated_bytes()) / 1e6, static_cast<double>(memory.free_bytes) / 1e9,
+             static_cast<double>(device->info().memory_bytes) / 1e9);
+  }
+  INGOT_ASSIGN(const CachePlan plan, plan_cache(options, config, bytes_per_token, free_bytes));
   served->defaults.context_length = plan.context_length;
   CacheShape cache;
   cache.num_pages = plan.num_pages;
@@ -221,8 +262,6 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   log_info("steps: up to {} rows, up to {} requests at once, {} more may wait; {} threads", options.chunked_prefill_size,
            options.max_running_requests, options.max_queued_requests,
            options.dp > 1 ? fmt::format("{} x {}", options.dp, threads) : std::to_string(threads));
-  // Each replica maps the checkpoint anew: the file's pages are shared, scratch memory is not.
-  INGOT_ASSIGN(std::shared_ptr<model::Glm> first, model::Glm::load(options.model));
   if (!first->has_mtp()) {
     log_info("speculation: none, the checkpoint has no MTP layer");
   } else if (!options.speculation.wanted()) {
@@ -240,10 +279,15 @@ Result<ModelService> load_service(const ServiceOptions& options) {
   const auto make_runner = [&](int) -> Result<MadeRunner> {
     std::shared_ptr<model::Glm> glm = std::exchange(first, nullptr);
     if (glm == nullptr) {
-      INGOT_ASSIGN(glm, model::Glm::load(options.model));
+      std::shared_ptr<gpu::Accelerator> another;
+      if (device) {
+        INGOT_ASSIGN(another, kernels::open_accelerator(options.device));
+      }
+      INGOT_ASSIGN(glm, model::Glm::load(options.model, glm_options, another));
+      INGOT_TRY(glm->reserve(limits));
     }
-    INGOT_ASSIGN(auto kv,
-                 model::KvCache::create(config, {.dtype = type.dtype, .num_pages = plan.num_pages, .page_size = options.page_size}));
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = type.dtype, .num_pages = plan.num_pages, .page_size = options.page_size},
+                                                 glm->device()));
     return make_glm_runner(options, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(threads));
   };
   INGOT_ASSIGN(ModelService service, assemble_service(options, served, cache, make_runner));

@@ -26,6 +26,8 @@ namespace ingot::serve {
 struct ServiceOptions {
   std::filesystem::path model;
   std::string served_model_name;        // empty: the folder's name
+  std::string device = "auto";          // cpu, cuda, hip; auto: a GPU when there is one
+  std::string device_matmul = "f32";    // how a GPU multiplies by weights: f32, or bf16: activations rounded, on matrix instructions
   std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3, f32
   int64_t page_size = 64;
   int64_t chunked_prefill_size = 512;
@@ -85,8 +87,9 @@ struct MadeRunner {
 using RunnerFactory = std::function<Result<MadeRunner>(int replica)>;
 
 // The model's own runner, as options.speculation, chunked_prefill_size and max_running_requests say.
-MadeRunner make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
-                           std::shared_ptr<ThreadPool> pool);
+// Errors: a GPU that fails while its steps are measured.
+Result<MadeRunner> make_glm_runner(const ServiceOptions& options, std::shared_ptr<model::Glm> glm, model::KvCache cache,
+                                   std::shared_ptr<ThreadPool> pool);
 
 // Checks the flags and reads all but the weights: tokenizer, chat template, defaults. Context length and cache are still to be decided.
 Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options);

@@ -1,4 +1,5 @@
-// Drives a Glm over one or more sequences with paged caches of its own, in any chunks, for tests of the forward pass.
+// Drives a Glm over one or more sequences with paged caches of its own, in any chunks, for tests of the forward pass. On a GPU a Capture
+// stays empty: only the CPU can be looked into.
 // A sequence's pages are dealt in a seeded random order from one pool, so no test can pass by taking pages in order.
 #pragma once
 
@@ -64,7 +65,7 @@ class GlmRun {
         page_size_(options.page_size),
         lengths_(static_cast<size_t>(options.num_seqs)) {
     const int64_t pages = max_pages_ * options.num_seqs + 3;
-    auto cache = model::KvCache::create(glm.config(), {options.dtype, pages, options.page_size});
+    auto cache = model::KvCache::create(glm.config(), {options.dtype, pages, options.page_size}, glm.device());
     INGOT_CHECK(cache.has_value(), "{}", cache.error().text());
     cache_ = std::make_unique<model::KvCache>(std::move(*cache));
     std::vector<int32_t> numbers(static_cast<size_t>(pages));
@@ -101,7 +102,7 @@ class GlmRun {
     batch.page_table = page_table_;
     batch.max_pages = max_pages_;
     batch.logit_rows = logit_rows;
-    glm_.forward(stream_, batch, *cache_, {logits, hidden_}, capture);
+    must(glm_.forward(stream_, batch, *cache_, {logits, hidden_}, glm_.device() ? nullptr : capture));
     std::vector<std::vector<float>> rows;
     for (size_t r = 0; r < logit_rows.size(); ++r) rows.emplace_back(logits.begin() + r * vocab, logits.begin() + (r + 1) * vocab);
     return rows;
@@ -141,8 +142,8 @@ class GlmRun {
     batch.lists = rows.list;
     batch.list_width = static_cast<int64_t>(rows.list.size());
     const bool own_list = rows.list.empty();
-    glm_.forward_mtp(stream_, batch, *cache_, {out.logits, out.hidden, own_list ? std::span<int32_t>(out.list) : std::span<int32_t>()},
-                     capture);
+    must(glm_.forward_mtp(stream_, batch, *cache_, {out.logits, out.hidden, own_list ? std::span<int32_t>(out.list) : std::span<int32_t>()},
+                          glm_.device() ? nullptr : capture));
     return out;
   }
 
@@ -161,6 +162,8 @@ class GlmRun {
   }
 
  private:
+  static void must(const Result<>& result) { INGOT_CHECK(result.has_value(), "{}", result.error().text()); }
+
   model::Glm& glm_;
   ThreadPool pool_;
   gpu::Stream stream_;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file_map.h"
+#include "support/source_dir.h"
 #include "tensor/safetensors.h"
 
 namespace ingot::test_support {
@@ -16,7 +17,7 @@ struct Golden {
   std::vector<tensor::TensorInfo> tensors;
 
   explicit Golden(const std::string& name) {
-    const std::string path = std::string(INGOT_SOURCE_DIR "/tests/golden/model/") + name + ".safetensors";
+    const std::string path = (source_dir() / "tests/golden/model" / (name + ".safetensors")).string();
     map = FileMap::open(path).value();
     tensors = tensor::parse_safetensors(map.bytes(), path).value();
   }

@@ -1,18 +1,17 @@
-// The kernels of list.h on a GPU: device code out of this program, loaded by the driver, launched by the kernel's type.
+// The kernels of list.h on a GPU: device code out of this program, known by the kernel's type or by number.
 //
-//   INGOT_ASSIGN(auto driver, gpu::Driver::open("auto"));
-//   INGOT_TRY(driver->use(0));
-//   INGOT_ASSIGN(const DeviceKernels kernels, DeviceKernels::load(*driver, driver->devices()[0]));
-//   INGOT_TRY(kernels.launch<RmsNorm>(queue, params));  // pointers in params are the device's
+//   INGOT_ASSIGN(const auto device, open_accelerator("auto"));
+//   launch<RmsNorm>(*device, params);  // pointers in params are the device's
+//   INGOT_TRY(device->finish());
 #pragma once
 
-#include <array>
+#include <memory>
 #include <span>
-#include <vector>
+#include <string_view>
 
 #include "base/result.h"
+#include "gpu/accelerator.h"
 #include "gpu/code.h"
-#include "gpu/driver.h"
 #include "kernels/device/list.h"
 
 namespace ingot::kernels {
@@ -40,32 +39,16 @@ INGOT_DEVICE_KERNELS(INGOT_FIND_KERNEL)
 
 // One blob for every file and architecture this program was built for; none when there was no GPU compiler.
 std::span<const gpu::CodeBlob> device_code();
+// The names of all kernels, by number.
+std::span<const gpu::EntryPoint> device_entries();
 
-class DeviceKernels {
- public:
-  // Loads the code for `device`, which the calling thread uses (Driver::use). Errors: no code for its architecture, or the driver's.
-  static Result<DeviceKernels> load(gpu::Driver& driver, const gpu::DeviceInfo& device);
-  ~DeviceKernels();
-  DeviceKernels(DeviceKernels&& other) noexcept;
-  DeviceKernels& operator=(DeviceKernels&&) = delete;
+// GPU number `index` of `kind` ("cuda", "hip" or "auto"), ready for the operations of ops.h. Errors: there is none, it cannot be used, or
+// this program holds no code for it.
+Result<std::shared_ptr<gpu::Accelerator>> open_accelerator(std::string_view kind, int index = 0);
 
-  // Puts kernel K on `queue`. Errors: the driver's.
-  template <class K>
-  Result<> launch(gpu::Queue queue, const typename K::Params& p) const {
-    return launch_as(DeviceKernelOf<K>::value, queue, p);
-  }
-  // The same for a kernel known by number, whose Params the caller must know: TileMatmulParams<size, lanes> and its like.
-  template <class Params>
-  Result<> launch_as(DeviceKernel kernel, gpu::Queue queue, const Params& p) const {
-    return driver_->launch(functions_[kernel], p.grid(), 0, queue, p);
-  }
-
- private:
-  explicit DeviceKernels(gpu::Driver& driver) : driver_(&driver) {}
-
-  gpu::Driver* driver_;  // not owned; lives longer
-  std::vector<gpu::Module> modules_;
-  std::array<gpu::Function, kNumDeviceKernels> functions_;
-};
+template <class K>
+void launch(gpu::Accelerator& device, const typename K::Params& p) {
+  device.launch(DeviceKernelOf<K>::value, p);
+}
 
 }  // namespace ingot::kernels

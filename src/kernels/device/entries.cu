@@ -1,6 +1,7 @@
 // Every kernel for one GPU, compiled once an architecture (cmake/device.cmake).
 #include "gpu/device.h"
 #include "kernels/combine.kernel.h"
+#include "kernels/copy_rows.kernel.h"
 #include "kernels/device/list.h"
 #include "kernels/embed.kernel.h"
 #include "kernels/expanded_mla.kernel.h"

@@ -6,6 +6,7 @@
 // Those of one form: KERNEL(K) each, in the order of their names. Compiled by entries.cu.
 #define INGOT_DEVICE_KERNELS(KERNEL) \
   KERNEL(Combine)                    \
+  KERNEL(CopyRows)                   \
   KERNEL(Embed)                      \
   KERNEL(ExpandedMla)                \
   KERNEL(GroupedMatmul)              \

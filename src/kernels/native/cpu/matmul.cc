@@ -58,15 +58,19 @@ void run_task(const Task& t, const RowOfX& x, const RowOfY& y, Write first_write
 // that handing them out shows. The vector keeps its size between calls.
 class TaskList {
  public:
-  TaskList(std::vector<Task>& tasks, int64_t work, int threads) : tasks_(tasks), share_(std::max<int64_t>(1, work / (4 * threads))) {
+  // A product's tasks are a multiple of `multiple`, if there are more: a single product then falls evenly on the threads. Several
+  // even each other out.
+  TaskList(std::vector<Task>& tasks, int64_t work, int threads, int64_t multiple)
+      : tasks_(tasks), share_(std::max<int64_t>(1, work / (4 * threads))), multiple_(multiple) {
     tasks_.clear();
   }
   // All of w for the rows [m_begin, m_end) of a product.
   void add(int64_t product, const WeightView& w, int64_t m_begin, int64_t m_end) {
     for (int64_t m = m_begin; m < m_end; m += kChunkM) {
       const int64_t end = std::min(m_end, m + kChunkM);
-      const int64_t parts = std::max<int64_t>(1, (end - m) * w.rows * w.cols / share_);
-      const int64_t step = std::max(kMinTaskN, ((w.rows + parts - 1) / parts + 7) / 8 * 8);
+      int64_t parts = std::max<int64_t>(1, std::min((end - m) * w.rows * w.cols / share_, w.rows / kMinTaskN));
+      if (parts > multiple_) parts = parts / multiple_ * multiple_;
+      const int64_t step = ((w.rows + parts - 1) / parts + 7) / 8 * 8;
       for (int64_t n = 0; n < w.rows; n += step) tasks_.push_back({product, &w, n, std::min(w.rows, n + step), m, end});
     }
   }
@@ -74,6 +78,7 @@ class TaskList {
  private:
   std::vector<Task>& tasks_;
   int64_t share_;
+  int64_t multiple_;
 };
 
 // Calls body(task) for all of `tasks`, on the pool when there is enough to do. `tasks` may be thread_local: it is not named in the loop.
@@ -94,7 +99,7 @@ void matmul(ThreadPool& pool, std::span<const MatmulParams> products) {
   thread_local std::vector<Task> tasks;
   int64_t work = 0;
   for (const MatmulParams& p : products) work += p.rows * p.w.rows * p.w.cols;
-  TaskList list(tasks, work, pool.num_threads());
+  TaskList list(tasks, work, pool.num_threads(), products.size() == 1 ? pool.num_threads() : 1);
   for (size_t i = 0; i < products.size(); ++i) list.add(static_cast<int64_t>(i), products[i].w, 0, products[i].rows);
   run_tasks(pool, tasks, work, [products](const Task& t) {
     const MatmulParams& p = products[static_cast<size_t>(t.product)];
@@ -108,7 +113,7 @@ void grouped_matmul(ThreadPool& pool, std::span<const GroupedMatmulParams> produ
   thread_local std::vector<Task> tasks;
   int64_t work = 0;
   for (const GroupedMatmulParams& p : products) work += p.num_rows * p.n * p.weights[0].cols;
-  TaskList list(tasks, work, pool.num_threads());
+  TaskList list(tasks, work, pool.num_threads(), 1);
   for (size_t i = 0; i < products.size(); ++i) {
     const GroupedMatmulParams& p = products[i];
     for (int64_t e = 0; e < p.num_experts; ++e) list.add(static_cast<int64_t>(i), p.weights[e], p.offsets[e], p.offsets[e + 1]);

@@ -1,0 +1,120 @@
+// Accelerator: one GPU made ready for work: its driver, one queue, and the kernels that were loaded for it, known by number. Shared by
+// what has memory on it (a model's weights, a cache); used by one thread at a time, which calls enter() first.
+//
+// Work is put on the queue and runs in order behind the caller's back. What fails is kept: all later work is dropped, and finish() tells
+// the first failure, now and for ever, since after a fault of a kernel a GPU's memory is not to be trusted.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/code.h"
+#include "gpu/driver.h"
+
+namespace ingot::gpu {
+
+class Accelerator {
+ public:
+  // Loads those blobs of `code` that device number `device` runs, and finds every kernel of `entries` in the blob of its source.
+  // Errors: no such device, no code for its architecture, a kernel that is not there, or the driver's.
+  static Result<std::shared_ptr<Accelerator>> open(std::unique_ptr<Driver> driver, int device, std::span<const CodeBlob> code,
+                                                   std::span<const EntryPoint> entries);
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  Driver& driver() { return *driver_; }
+  const DeviceInfo& info() const { return info_; }
+  Queue queue() const { return queue_; }
+
+  // Makes this GPU the one that the calling thread's driver calls mean.
+  void enter();
+
+  // Puts kernel `entry` (an index of `entries`) on the queue.
+  template <class Params>
+  void launch(size_t entry, const Params& params) {
+    if (!failure_) keep(driver_->launch(functions_[entry], params.grid(), 0, queue_, params));
+  }
+  // From and to device or pinned host memory.
+  void copy(void* to, const void* from, size_t bytes);
+  void fill(void* memory, uint8_t byte, size_t bytes);
+  // Keeps a failure of the caller's own, as if work had failed.
+  void report(Error error) {
+    if (!failure_) failure_ = std::move(error);
+  }
+  // Waits until the queue is empty. Errors: the first failure since open().
+  Result<> finish();
+
+  // Launches after begin_capture() are written down instead of run, until end_capture() makes a graph of them. Nothing but launches may
+  // come between. Errors: the driver's, or a failure that came before.
+  Result<> begin_capture();
+  Result<Graph> end_capture();
+  void replay(const Graph& graph);
+
+  // Bytes that are allocated through DeviceMemory now.
+  size_t allocated_bytes() const { return allocated_bytes_; }
+
+ private:
+  friend class DeviceMemory;
+  friend class HostMemory;
+  explicit Accelerator(std::unique_ptr<Driver> driver) : driver_(std::move(driver)) {}
+  void keep(Result<> result) {
+    if (!result) report(std::move(result).error());
+  }
+
+  std::unique_ptr<Driver> driver_;
+  DeviceInfo info_;
+  Queue queue_;
+  std::vector<Module> modules_;
+  std::vector<Function> functions_;  // by number
+  std::optional<Error> failure_;
+  size_t allocated_bytes_ = 0;
+};
+
+// Memory of a GPU, aligned to 256 bytes.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  // Errors: the driver's, with what is free.
+  static Result<DeviceMemory> allocate(std::shared_ptr<Accelerator> device, size_t bytes);
+  ~DeviceMemory() { release(); }
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void release();  // waits for the queue: work on it may use the memory
+
+  std::shared_ptr<Accelerator> device_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Pinned host memory, which copies of the queue may read and write.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  static Result<HostMemory> allocate(std::shared_ptr<Accelerator> device, size_t bytes);
+  ~HostMemory() { release(); }
+  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void release();
+
+  std::shared_ptr<Accelerator> device_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace ingot::gpu
