@@ -69,6 +69,8 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   service.max_running_requests = options.batch;
   service.max_queued_requests = static_cast<int64_t>(num_tasks);
   service.speculation = options.speculation;
+  // Rounded activations are emulated on the CPU alone.
+  service.device = options.device == "auto" && options.activations != "f32" ? "cpu" : options.device;
   serve::CacheShape cache;
   cache.num_pages = options.batch * ((longest + kPageSize - 1) / kPageSize);
   cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, type.dtype);
@@ -77,8 +79,11 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<serve::MadeRunner> {
     model::GlmOptions glm_options;
     glm_options.activations = activations;
-    INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options));
-    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = type.dtype, .num_pages = cache.num_pages, .page_size = kPageSize}));
+    glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
+    INGOT_ASSIGN(auto device, serve::open_device(service));
+    INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options, device));
+    INGOT_ASSIGN(auto kv,
+                 model::KvCache::create(config, {.dtype = type.dtype, .num_pages = cache.num_pages, .page_size = kPageSize}, device));
     return serve::make_glm_runner(service, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(options.threads));
   });
 }
@@ -200,6 +205,8 @@ Result<std::vector<TaskResult>> evaluate(const EvalSetOptions& options) {
   serve::ServiceOptions service_options;
   service_options.model = options.model;
   service_options.speculation = options.speculation;
+  service_options.device = options.device;
+  service_options.device_matmul = options.device_matmul;
   INGOT_ASSIGN(const std::shared_ptr<serve::ServedModel> served, serve::load_served_model(service_options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   served->defaults.context_length = config.max_position_embeddings;

@@ -32,6 +32,8 @@ struct EvalSetOptions {
   int64_t limit = 0;                    // tasks from the start of the file; 0: all
   int64_t batch = 32;                   // sequences in a batch
   int64_t max_tokens = 0;               // of an answer; 0: by kind, as the published figures were made
+  std::string device = "auto";          // cpu, cuda, hip; auto: a GPU when there is one
+  std::string device_matmul = "f32";    // see `ingot serve --device-matmul`
   std::string activations = "f32";      // f32, fp8 or mxfp4
   std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3 or f32
   int threads = 0;                      // 0: one per processor

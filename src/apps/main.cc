@@ -167,6 +167,8 @@ int main(int argc, char** argv) {
   eval_set_app->add_option("--limit", eval_set.limit, "tasks from the start; 0: all")->capture_default_str();
   eval_set_app->add_option("--batch", eval_set.batch, "sequences in a batch")->capture_default_str();
   eval_set_app->add_option("--max-tokens", eval_set.max_tokens, "of an answer; 0: word 220, tool 260, retr 60")->capture_default_str();
+  eval_set_app->add_option("--device", eval_set.device, "cpu, cuda, hip, or auto: a GPU when there is one")->capture_default_str();
+  eval_set_app->add_option("--device-matmul", eval_set.device_matmul, "on a GPU: f32 or bf16")->capture_default_str();
   eval_set_app->add_option("--activations", eval_set.activations, "inputs of quantised linears: f32, fp8 or mxfp4")->capture_default_str();
   eval_set_app->add_option("--kv-cache-dtype", eval_set.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
   eval_set_app->add_option("--threads", eval_set.threads, "kernel threads; 0: one per processor")->capture_default_str();

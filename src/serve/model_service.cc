@@ -114,22 +114,6 @@ struct CachePlan {
   int64_t num_pages = 0;
 };
 
-// The GPU that --device names; null: the CPU.
-Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options) {
-  std::shared_ptr<gpu::Accelerator> device;
-  if (options.device == "cpu") return device;
-  auto opened = kernels::open_accelerator(options.device);
-  if (opened) {
-    device = std::move(*opened);
-    log_info("device: {}", device->info().text());
-  } else if (options.device == "auto") {
-    log_info("device: cpu ({})", opened.error().text());
-  } else {
-    return fail("--device {}: {}", options.device, opened.error().text());
-  }
-  return device;
-}
-
 // `free_bytes`: of the memory that the caches are to lie in.
 Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelConfig& config, int64_t bytes_per_token, int64_t free_bytes) {
   const int64_t trained = config.max_position_embeddings;
@@ -166,6 +150,21 @@ Result<CacheType> parse_cache_type(const std::string& flag) {
   if (flag == "fp8_e4m3") return CacheType{tensor::DType::f8_e4m3, flag};
   if (flag == "f32") return CacheType{tensor::DType::f32, flag};
   return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", flag);
+}
+
+Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options) {
+  std::shared_ptr<gpu::Accelerator> device;
+  if (options.device == "cpu") return device;
+  auto opened = kernels::open_accelerator(options.device);
+  if (opened) {
+    device = std::move(*opened);
+    log_info("device: {}", device->info().text());
+  } else if (options.device == "auto") {
+    log_info("device: cpu ({})", opened.error().text());
+  } else {
+    return fail("--device {}: {}", options.device, opened.error().text());
+  }
+  return device;
 }
 
 Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options) {

@@ -70,6 +70,9 @@ struct CacheType {
 };
 Result<CacheType> parse_cache_type(const std::string& flag);
 
+// The GPU that options.device names; null: the CPU. Says which. Errors: there is none, or it cannot be used.
+Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options);
+
 // What the caches are made of.
 struct CacheShape {
   int64_t num_pages = 0;  // of each replica
