@@ -202,7 +202,7 @@ void expect_right(const Models& models, const SamplingParams& params, const Gene
 
 TEST(VerifyDistribution, RejectionGivesTheTargets) {
   skip_under_sanitizers();
-  if (IsSkipped()) return;
+  if (::testing::Test::IsSkipped()) return;
   SamplingParams penalised = params_of(1, 0.95f);
   penalised.presence_penalty = 1;
   penalised.repetition_penalty = 1.3f;
@@ -222,7 +222,7 @@ TEST(VerifyDistribution, RejectionGivesTheTargets) {
 
 TEST(VerifyDistribution, TheSameDrawGivesTheTargets) {
   skip_under_sanitizers();
-  if (IsSkipped()) return;
+  if (::testing::Test::IsSkipped()) return;
   const Models models(2, 0.6f);
   for (const SamplingParams& params : {params_of(1, 1), params_of(0.5f, 0.9f)}) {
     for (const Drafting drafting : {Drafting::extend, Drafting::drawn_elsewhere}) {
@@ -235,7 +235,7 @@ TEST(VerifyDistribution, TheSameDrawGivesTheTargets) {
 
 TEST(VerifyDistribution, RejectionAcceptsWhatTheTwoDistributionsShare) {
   skip_under_sanitizers();
-  if (IsSkipped()) return;
+  if (::testing::Test::IsSkipped()) return;
   for (const float distance : {0.0f, 0.3f, 1.0f}) {
     const Models models(3, distance);
     const SamplingParams params = params_of(1, 1);
@@ -309,7 +309,7 @@ Generator textbook_of(const Models& models, const SamplingParams& params, Rule r
 
 TEST(VerifyDistribution, TheCheckSeesWrongRules) {
   skip_under_sanitizers();
-  if (IsSkipped()) return;
+  if (::testing::Test::IsSkipped()) return;
   for (const float distance : {0.2f, 1.0f}) {
     const Models models(1, distance);
     for (const SamplingParams& params : {params_of(1, 1), params_of(0.4f, 1)}) {
