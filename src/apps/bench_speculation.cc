@@ -10,7 +10,6 @@
 
 #include "apps/eval_set.h"
 #include "exec/glm_runner.h"
-#include "kernels/device/device_kernels.h"
 #include "sched/scheduler.h"
 #include "serve/model_service.h"
 
@@ -131,6 +130,9 @@ struct Report {
     std::vector<double> mean_length;                     // [mode]
   };
   std::vector<Row> rows;
+  std::string device;  // empty: the CPU
+  model::Glm::DeviceCounts counts;
+  size_t device_bytes = 0;
 
   double step(int64_t rows_of_step) const { return cost.step.seconds(rows_of_step); }
   // Of one sequence that drafts `depth` tokens: the first pass runs the rows of the last step, the others one each.
@@ -138,6 +140,9 @@ struct Report {
 };
 
 void print_text(const BenchSpeculationOptions& o, const std::vector<Mode>& modes, const Report& r) {
+  if (!r.device.empty())
+    fmt::print("{}: {} steps, {} of them replayed from {} graphs; {} launches in the last one captured; {:.1f} MB on the device\n",
+               r.device, r.counts.steps, r.counts.replayed, r.counts.graphs, r.counts.launches, static_cast<double>(r.device_bytes) / 1e6);
   fmt::print("{}, {}: depth {}, temperature {}\n", o.model.string(), o.data.filename().string(), o.num_steps, o.temperature);
   fmt::print("acceptance by position (given those before):");
   for (const double p : r.conditional) fmt::print(" {:.3f}", p);
@@ -171,6 +176,9 @@ void print_json(const BenchSpeculationOptions& o, const std::vector<Mode>& modes
   Json out = {{"model", o.model.string()},    {"data", o.data.string()},       {"num_steps", o.num_steps},
               {"temperature", o.temperature}, {"acceptance", r.conditional},   {"mean_acceptance_length", r.mean_length},
               {"results", Json::array()},     {"step_seconds", Json::array()}, {"mtp_pass_seconds", Json::array()}};
+  if (!r.device.empty())
+    out["device"] = {{"name", r.device},          {"steps", r.counts.steps},       {"replayed", r.counts.replayed},
+                     {"graphs", r.counts.graphs}, {"launches", r.counts.launches}, {"bytes", r.device_bytes}};
   for (const auto& p : r.cost.step.points) out["step_seconds"].push_back({p.count, p.seconds});
   for (const auto& p : r.cost.pass.points) out["mtp_pass_seconds"].push_back({p.count, p.seconds});
   for (const Report::Row& row : r.rows)
@@ -185,12 +193,11 @@ void print_json(const BenchSpeculationOptions& o, const std::vector<Mode>& modes
 Result<> bench(const BenchSpeculationOptions& options) {
   INGOT_ASSIGN(const serve::CacheType type, serve::parse_cache_type(options.kv_cache_dtype));
   INGOT_ASSIGN(Setup setup, read_tasks(options));
-  std::shared_ptr<gpu::Accelerator> device;
-  if (options.device != "cpu") {
-    INGOT_ASSIGN(device, kernels::open_accelerator(options.device));
-  }
+  serve::ServiceOptions service;
+  service.device = options.device;
+  INGOT_ASSIGN(const auto device, serve::open_device(service));
   model::GlmOptions glm_options;
-  glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
+  INGOT_ASSIGN(glm_options.device_matmul, serve::parse_device_matmul(options.device_matmul));
   glm_options.graphs = !options.no_graphs;
   INGOT_ASSIGN(auto loaded, model::Glm::load(options.model, glm_options, device));
   const std::shared_ptr<model::Glm> glm = std::move(loaded);
@@ -230,10 +237,9 @@ Result<> bench(const BenchSpeculationOptions& options) {
     report.rows.push_back(std::move(row));
   }
   if (device) {
-    const auto counts = glm->device_counts();
-    fmt::print("{}: {} steps, {} of them replayed from {} graphs; {} launches in the last one captured; {:.1f} MB on the device\n",
-               device->info().text(), counts.steps, counts.replayed, counts.graphs, counts.launches,
-               static_cast<double>(device->allocated_bytes()) / 1e6);
+    report.device = device->info().text();
+    report.counts = glm->device_counts();
+    report.device_bytes = device->allocated_bytes();
   }
   options.json ? print_json(options, modes, report) : print_text(options, modes, report);
   return {};
@@ -242,12 +248,6 @@ Result<> bench(const BenchSpeculationOptions& options) {
 }  // namespace
 
 int run_bench_speculation(const BenchSpeculationOptions& options) {
-  const bool bad_device = (options.device != "cpu" && options.device != "cuda" && options.device != "hip") ||
-                          (options.device_matmul != "f32" && options.device_matmul != "bf16");
-  if (bad_device) {
-    fmt::print(stderr, "ingot bench speculation: --device is cpu, cuda or hip, --device-matmul f32 or bf16\n");
-    return 2;
-  }
   const bool bad = options.limit < 1 || options.max_tokens < 2 || options.runs < 1 || options.batches.empty() || options.num_steps < 1 ||
                    options.num_steps > sched::kMaxDraftTokens || *std::min_element(options.batches.begin(), options.batches.end()) < 1;
   if (bad) {

@@ -21,7 +21,7 @@ struct BenchSpeculationOptions {
   bool rejection_sampling = false;  // see `ingot serve --speculative-use-rejection-sampling`
   std::string kv_cache_dtype = "auto";
   int threads = 0;                    // 0: one per processor
-  std::string device = "cpu";         // cpu, cuda, hip
+  std::string device = "cpu";         // cpu, cuda, hip; auto: a GPU when there is one
   std::string device_matmul = "f32";  // see `ingot serve --device-matmul`
   bool no_graphs = false;             // launch every kernel of a GPU's step, replay nothing
   bool json = false;

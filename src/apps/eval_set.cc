@@ -79,7 +79,7 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<serve::MadeRunner> {
     model::GlmOptions glm_options;
     glm_options.activations = activations;
-    glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
+    INGOT_ASSIGN(glm_options.device_matmul, serve::parse_device_matmul(options.device_matmul));
     INGOT_ASSIGN(auto device, serve::open_device(service));
     INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options, device));
     INGOT_ASSIGN(auto kv,
@@ -205,8 +205,6 @@ Result<std::vector<TaskResult>> evaluate(const EvalSetOptions& options) {
   serve::ServiceOptions service_options;
   service_options.model = options.model;
   service_options.speculation = options.speculation;
-  service_options.device = options.device;
-  service_options.device_matmul = options.device_matmul;
   INGOT_ASSIGN(const std::shared_ptr<serve::ServedModel> served, serve::load_served_model(service_options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   served->defaults.context_length = config.max_position_embeddings;

@@ -9,6 +9,7 @@
 
 #include "support/checkpoint_writer.h"
 #include "support/glm_configs.h"
+#include "support/sanitizer.h"
 
 namespace ingot::apps {
 namespace {
@@ -23,12 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // A line of /proc/self/status in kB: "VmHWM" is the peak of resident memory, "VmRSS" what is resident now.
 int64_t status_kb(const std::string& field) {
@@ -102,7 +97,7 @@ InspectReport inspect_measured(const fs::path& dir, const char* what) {
   fmt::print("[          ] {}: {} shards, {} tensors, {} bytes in {:.2f} s; peak resident memory {} MB before, {} MB after\n", what,
              report.num_shards, report.num_tensors, report.file_bytes, took.count(), before / 1024, after / 1024);
   EXPECT_GT(after, 0);
-  if (!kSanitized) {
+  if (!test_support::kUnderSanitizer) {
     EXPECT_LT(after, 300 * 1024) << "headers only: no weight may be read";
   }
   return report;

@@ -121,7 +121,8 @@ int main(int argc, char** argv) {
   bench_speculation_app->add_flag("--speculative-use-rejection-sampling", bench_speculation.rejection_sampling, "as of `ingot serve`");
   bench_speculation_app->add_option("--kv-cache-dtype", bench_speculation.kv_cache_dtype, "bf16, fp8_e4m3 or f32")->capture_default_str();
   bench_speculation_app->add_option("--threads", bench_speculation.threads, "0: one per processor")->capture_default_str();
-  bench_speculation_app->add_option("--device", bench_speculation.device, "cpu, cuda or hip")->capture_default_str();
+  bench_speculation_app->add_option("--device", bench_speculation.device, "cpu, cuda, hip, or auto: a GPU when there is one")
+      ->capture_default_str();
   bench_speculation_app->add_option("--device-matmul", bench_speculation.device_matmul, "on a GPU: f32 or bf16")->capture_default_str();
   bench_speculation_app->add_flag("--no-graphs", bench_speculation.no_graphs, "launch every kernel of a GPU's step, replay nothing");
   bench_speculation_app->add_flag("--json", bench_speculation.json, "machine-readable");

@@ -41,10 +41,8 @@ Result<> MtpDrafter::run(gpu::Stream& stream, const BatchInputs& inputs, bool wi
 
 void MtpDrafter::take_head(size_t row, Head& head) const {
   const auto slice = [row](const auto& all, size_t width) { return std::span(all).subspan(row * width, width); };
-  const auto logits = slice(logits_, vocab_size_);
   const auto hidden = slice(out_hidden_, hidden_size_);
   const auto list = slice(lists_, list_size_);
-  head.logits.assign(logits.begin(), logits.end());
   head.hidden.assign(hidden.begin(), hidden.end());
   head.list.assign(list.begin(), std::find(list.begin(), list.end(), -1));
 }
@@ -55,10 +53,10 @@ Result<> MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, Ba
     const BatchItem* item = nullptr;
     size_t index = 0;
     State* state = nullptr;
+    bool begins = false;  // its head is among the rows of the first pass
   };
   std::vector<Chain> chains;
   inputs.clear();
-  std::vector<size_t> begun;  // chains whose head is among the rows
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     if (item.num_draft <= 0) continue;
@@ -75,19 +73,20 @@ Result<> MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, Ba
     if (waiting > 0) {
       hidden_.insert(hidden_.end(), state.waiting.begin(), state.waiting.end());
       state.waiting.clear();
-      begun.push_back(chains.size());
     }
-    chains.push_back({&item, i, &state});
+    chains.push_back({&item, i, &state, waiting > 0});
   }
-  if (!begun.empty()) {
-    INGOT_TRY(run(stream, inputs, true));
-    for (size_t r = 0; r < begun.size(); ++r) take_head(r, chains[begun[r]].state->head);
-  }
+  if (!hidden_.empty()) INGOT_TRY(run(stream, inputs, true));
   const auto extend = [&](const Chain& chain, std::span<const float> logits) {
     Draft& draft = drafts[chain.index];
     return verifier_.extend(*chain.item, logits, draft) && draft.size() < chain.item->num_draft;
   };
-  std::erase_if(chains, [&](const Chain& chain) { return !extend(chain, chain.state->head.logits); });
+  size_t head_row = 0;
+  std::erase_if(chains, [&](const Chain& chain) {
+    if (!chain.begins) return !extend(chain, chain.state->head.logits);
+    take_head(head_row, chain.state->head);
+    return !extend(chain, logits(head_row++));
+  });
   // From here on each chain has one row a pass: the draft that came last, at the position it would have.
   const bool share = glm_.config().index_share_for_mtp_iteration;
   for (int64_t pass = 0; !chains.empty(); ++pass) {
@@ -106,11 +105,9 @@ Result<> MtpDrafter::draft(gpu::Stream& stream, const sched::BatchPlan& plan, Ba
     INGOT_TRY(run(stream, inputs, false));
     size_t row = 0;
     std::erase_if(chains, [&](const Chain& chain) {
-      const auto logits = std::span(logits_).subspan(row * vocab_size_, vocab_size_);
       const auto hidden = std::span(out_hidden_).subspan(row * hidden_size_, hidden_size_);
       chain.state->head.hidden.assign(hidden.begin(), hidden.end());
-      ++row;
-      return !extend(chain, logits);
+      return !extend(chain, logits(row++));
     });
   }
   return {};
@@ -157,7 +154,10 @@ Result<> MtpDrafter::keep(gpu::Stream& stream, const sched::BatchPlan& plan, Bat
   }
   if (hidden_.empty()) return {};
   INGOT_TRY(run(stream, inputs, true));
-  for (size_t r = 0; r < heads.size(); ++r) take_head(r, heads[r]->head);
+  for (size_t r = 0; r < heads.size(); ++r) {
+    take_head(r, heads[r]->head);
+    heads[r]->head.logits.assign(logits(r).begin(), logits(r).end());
+  }
   return {};
 }
 

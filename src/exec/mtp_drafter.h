@@ -45,7 +45,7 @@ class MtpDrafter {
  private:
   // The row that a chain begins with, once it was run.
   struct Head {
-    std::vector<float> logits;  // (vocab_size); empty: there is none
+    std::vector<float> logits;  // (vocab_size), when it was run for the next step; else empty
     std::vector<float> hidden;  // (hidden_size)
     std::vector<int32_t> list;  // positions it attended to
   };
@@ -58,7 +58,9 @@ class MtpDrafter {
   size_t num_waiting(const State& state) const { return state.waiting.size() / hidden_size_; }
   // Runs what was added to `inputs` and hidden_. Results of the wanted rows are in logits_, out_hidden_ and lists_.
   Result<> run(gpu::Stream& stream, const BatchInputs& inputs, bool with_lists);
-  void take_head(size_t row, Head& head) const;
+  // Result `row` of the last run.
+  std::span<const float> logits(size_t row) const { return std::span(logits_).subspan(row * vocab_size_, vocab_size_); }
+  void take_head(size_t row, Head& head) const;  // all but the logits
 
   model::Glm& glm_;
   model::KvCache& cache_;

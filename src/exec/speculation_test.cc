@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "exec/glm_runner.h"
 #include "sched/scheduler.h"
+#include "support/sanitizer.h"
 #include "support/tiny_glm.h"
 #include "text/tokenizer.h"
 
@@ -26,18 +27,9 @@ using sched::TokenEvent;
 
 constexpr size_t kNumPrompts = 200;
 
-// Minutes there; the tests with few requests, and that of the tiny model, take the same paths.
-void skip_under_sanitizers() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "not under a sanitizer";
-#endif
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kNumInterleaved = 150;
-#else
-constexpr size_t kNumInterleaved = 1000;
-#endif
+constexpr size_t kNumInterleaved = test_support::kUnderSanitizer ? 150 : 1000;
+// The tests with few requests, and that of the tiny model, take the same paths.
+constexpr const char* kTooSlow = "minutes under a sanitizer";
 
 struct Answer {
   std::vector<int32_t> tokens;
@@ -180,8 +172,7 @@ Request variant(int number, size_t index, std::vector<int32_t> prompt) {
 }
 
 TEST(Speculation, NothingButTheSpeedTellsWhetherThereAreDrafts) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   const std::filesystem::path demo = INGOT_SOURCE_DIR "/models/demo";
   const auto prompts = demo_prompts(kNumPrompts);
   const auto fill = [&](House& house) {
@@ -211,8 +202,7 @@ TEST(Speculation, NothingButTheSpeedTellsWhetherThereAreDrafts) {
 }
 
 TEST(Speculation, AdaptiveDepthsChangeNothingEither) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   const std::filesystem::path demo = INGOT_SOURCE_DIR "/models/demo";
   const auto prompts = demo_prompts(kNumVariants * 2);
   House plain(demo, options(200, 16, kContext, 0), {});
@@ -232,8 +222,7 @@ TEST(Speculation, AdaptiveDepthsChangeNothingEither) {
 // Pages of the prefix cache hold the MTP layer's rows too: the same bits whatever was drafted, accepted and rejected on the way there, and
 // also of requests that do not speculate.
 TEST(Speculation, TheMtpRowsOfAPublishedPageDoNotDependOnDrafts) {  // C15, C16
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   const std::filesystem::path demo = INGOT_SOURCE_DIR "/models/demo";
   const auto prompts = demo_prompts(12);
   std::map<sched::PageKey, sched::PageBytes> expected;
@@ -260,8 +249,7 @@ TEST(Speculation, TheMtpRowsOfAPublishedPageDoNotDependOnDrafts) {  // C15, C16
 
 // Acceptance after a cache hit, and after a preemption, is that of a sequence that computed everything itself.
 TEST(Speculation, APromptFromTheCacheDraftsAsWellAsAColdOne) {  // C16, D1
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   const std::filesystem::path demo = INGOT_SOURCE_DIR "/models/demo";
   House house(demo, options(200, 8, 256, 5), {.speculate = true, .verify = {}});
   int64_t cold = 0, warm = 0;

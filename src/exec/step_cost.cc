@@ -13,14 +13,17 @@ namespace {
 constexpr int kRepeats = 3;        // the median counts: another program may take the machine for one of them
 constexpr int64_t kContext = 128;  // positions before the rows
 
+int64_t capacity_of(const model::KvCache& cache) { return cache.options().num_pages * cache.options().page_size; }
+
 class Meter {
  public:
   Meter(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows)
-      : glm_(glm), cache_(cache), stream_{&pool}, first_(std::min(kContext, capacity() - max_rows)), pages_(count_pages()) {
+      : glm_(glm),
+        cache_(cache),
+        stream_{&pool},
+        first_(std::min(kContext, capacity_of(cache) - max_rows)),
+        pages_(static_cast<size_t>(cache.options().num_pages)) {
     std::iota(pages_.begin(), pages_.end(), 0);
-  }
-  static int64_t most_rows(const model::KvCache& cache, int64_t wanted) {
-    return std::min(wanted, cache.options().num_pages * cache.options().page_size);
   }
 
   // Seconds of one forward pass over so many rows, all of whose logits are wanted.
@@ -39,9 +42,6 @@ class Meter {
   }
 
  private:
-  int64_t capacity() const { return cache_.options().num_pages * cache_.options().page_size; }
-  size_t count_pages() const { return static_cast<size_t>(cache_.options().num_pages); }
-
   void prepare(int64_t rows) {
     const auto n = static_cast<size_t>(rows);
     const auto vocab_size = static_cast<uint64_t>(glm_.config().vocab_size);
@@ -85,7 +85,7 @@ class Meter {
 
 Result<sched::StepCost> measure_step_cost(model::Glm& glm, model::KvCache& cache, ThreadPool& pool, int64_t max_rows) {
   INGOT_CHECK(glm.has_mtp() && max_rows > 0);
-  max_rows = Meter::most_rows(cache, max_rows);
+  max_rows = std::min(max_rows, capacity_of(cache));
   Meter meter(glm, cache, pool, max_rows);
   sched::StepCost cost;
   for (int64_t rows = 1;; rows = std::min(max_rows, rows < 8 ? rows + 1 : rows + rows / 2)) {

@@ -12,16 +12,13 @@
 #include "base/rng.h"
 #include "exec/sampler_ref.h"
 #include "exec/verify.h"
+#include "support/sanitizer.h"
 
 namespace ingot::exec {
 namespace {
 
-// Millions of draws: minutes there, and every path they take is taken by verify_test.cc.
-void skip_under_sanitizers() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "not under a sanitizer";
-#endif
-}
+// Millions of draws; every path they take is taken by verify_test.cc.
+constexpr const char* kTooSlow = "minutes under a sanitizer";
 
 using sched::SamplingParams;
 
@@ -201,8 +198,7 @@ void expect_right(const Models& models, const SamplingParams& params, const Gene
 }
 
 TEST(VerifyDistribution, RejectionGivesTheTargets) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   SamplingParams penalised = params_of(1, 0.95f);
   penalised.presence_penalty = 1;
   penalised.repetition_penalty = 1.3f;
@@ -221,8 +217,7 @@ TEST(VerifyDistribution, RejectionGivesTheTargets) {
 }
 
 TEST(VerifyDistribution, TheSameDrawGivesTheTargets) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   const Models models(2, 0.6f);
   for (const SamplingParams& params : {params_of(1, 1), params_of(0.5f, 0.9f)}) {
     for (const Drafting drafting : {Drafting::extend, Drafting::drawn_elsewhere}) {
@@ -234,8 +229,7 @@ TEST(VerifyDistribution, TheSameDrawGivesTheTargets) {
 }
 
 TEST(VerifyDistribution, RejectionAcceptsWhatTheTwoDistributionsShare) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   for (const float distance : {0.0f, 0.3f, 1.0f}) {
     const Models models(3, distance);
     const SamplingParams params = params_of(1, 1);
@@ -308,8 +302,7 @@ Generator textbook_of(const Models& models, const SamplingParams& params, Rule r
 }
 
 TEST(VerifyDistribution, TheCheckSeesWrongRules) {
-  skip_under_sanitizers();
-  if (::testing::Test::IsSkipped()) return;
+  if (test_support::kUnderSanitizer) GTEST_SKIP() << kTooSlow;
   for (const float distance : {0.2f, 1.0f}) {
     const Models models(1, distance);
     for (const SamplingParams& params : {params_of(1, 1), params_of(0.4f, 1)}) {

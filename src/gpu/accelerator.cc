@@ -68,23 +68,27 @@ void Accelerator::replay(const Graph& graph) {
   if (!failure_) keep(driver_->replay(graph, queue_));
 }
 
-Result<DeviceMemory> DeviceMemory::allocate(std::shared_ptr<Accelerator> device, size_t bytes) {
+template <MemoryPlace Place>
+Result<AcceleratorMemory<Place>> AcceleratorMemory<Place>::allocate(std::shared_ptr<Accelerator> device, size_t bytes) {
   device->enter();
-  auto data = device->driver().alloc(bytes);
+  Driver& driver = device->driver();
+  auto data = Place == MemoryPlace::device ? driver.alloc(bytes) : driver.alloc_host(bytes);
   if (!data) {
-    const auto memory = device->driver().memory();
+    if (Place == MemoryPlace::host) return fail("{} bytes of pinned host memory: {}", bytes, data.error().message);
+    const auto memory = driver.memory();
     return fail("{} bytes on {}: {}; {} bytes of its memory are free", bytes, device->info().name, data.error().message,
                 memory ? fmt::format("{}", memory->free_bytes) : "an unknown number of");
   }
-  DeviceMemory made;
+  AcceleratorMemory made;
   made.data_ = *data;
   made.bytes_ = bytes;
-  device->allocated_bytes_ += bytes;
+  if (Place == MemoryPlace::device) device->allocated_bytes_ += bytes;
   made.device_ = std::move(device);
   return made;
 }
 
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+template <MemoryPlace Place>
+AcceleratorMemory<Place>& AcceleratorMemory<Place>::operator=(AcceleratorMemory&& other) noexcept {
   if (this == &other) return *this;
   release();
   device_ = std::move(other.device_);
@@ -93,37 +97,21 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   return *this;
 }
 
-void DeviceMemory::release() {
+template <MemoryPlace Place>
+void AcceleratorMemory<Place>::release() {
   if (data_ == nullptr) return;
   device_->enter();
-  device_->keep(device_->driver().wait(device_->queue()));
-  device_->driver().free(std::exchange(data_, nullptr));
-  device_->allocated_bytes_ -= bytes_;
+  Driver& driver = device_->driver();
+  device_->keep(driver.wait(device_->queue()));
+  if (Place == MemoryPlace::device) {
+    driver.free(std::exchange(data_, nullptr));
+    device_->allocated_bytes_ -= bytes_;
+  } else {
+    driver.free_host(std::exchange(data_, nullptr));
+  }
 }
 
-Result<HostMemory> HostMemory::allocate(std::shared_ptr<Accelerator> device, size_t bytes) {
-  device->enter();
-  HostMemory made;
-  INGOT_ASSIGN(made.data_, device->driver().alloc_host(bytes));
-  made.bytes_ = bytes;
-  made.device_ = std::move(device);
-  return made;
-}
-
-HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
-  if (this == &other) return *this;
-  release();
-  device_ = std::move(other.device_);
-  data_ = std::exchange(other.data_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
-  return *this;
-}
-
-void HostMemory::release() {
-  if (data_ == nullptr) return;
-  device_->enter();
-  device_->keep(device_->driver().wait(device_->queue()));
-  device_->driver().free_host(std::exchange(data_, nullptr));
-}
+template class AcceleratorMemory<MemoryPlace::device>;
+template class AcceleratorMemory<MemoryPlace::host>;
 
 }  // namespace ingot::gpu

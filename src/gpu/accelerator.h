@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@
 #include "gpu/driver.h"
 
 namespace ingot::gpu {
+
+enum class MemoryPlace : uint8_t;
 
 class Accelerator {
  public:
@@ -60,8 +63,8 @@ class Accelerator {
   size_t allocated_bytes() const { return allocated_bytes_; }
 
  private:
-  friend class DeviceMemory;
-  friend class HostMemory;
+  template <MemoryPlace Place>
+  friend class AcceleratorMemory;
   explicit Accelerator(std::unique_ptr<Driver> driver) : driver_(std::move(driver)) {}
   void keep(Result<> result) {
     if (!result) report(std::move(result).error());
@@ -76,17 +79,22 @@ class Accelerator {
   size_t allocated_bytes_ = 0;
 };
 
-// Memory of a GPU, aligned to 256 bytes.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  // Errors: the driver's, with what is free.
-  static Result<DeviceMemory> allocate(std::shared_ptr<Accelerator> device, size_t bytes);
-  ~DeviceMemory() { release(); }
-  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+enum class MemoryPlace : uint8_t {
+  device,  // the GPU's own, aligned to 256 bytes
+  host,    // pinned host memory, which copies of the queue may read and write
+};
 
-  void* data() const { return data_; }
+template <MemoryPlace Place>
+class AcceleratorMemory {
+ public:
+  AcceleratorMemory() = default;
+  // Errors: the driver's, with the bytes and what is free.
+  static Result<AcceleratorMemory> allocate(std::shared_ptr<Accelerator> device, size_t bytes);
+  ~AcceleratorMemory() { release(); }
+  AcceleratorMemory(AcceleratorMemory&& other) noexcept { *this = std::move(other); }
+  AcceleratorMemory& operator=(AcceleratorMemory&& other) noexcept;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -96,25 +104,9 @@ class DeviceMemory {
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
-
-// Pinned host memory, which copies of the queue may read and write.
-class HostMemory {
- public:
-  HostMemory() = default;
-  static Result<HostMemory> allocate(std::shared_ptr<Accelerator> device, size_t bytes);
-  ~HostMemory() { release(); }
-  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
-  HostMemory& operator=(HostMemory&& other) noexcept;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void release();
-
-  std::shared_ptr<Accelerator> device_;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
+using DeviceMemory = AcceleratorMemory<MemoryPlace::device>;
+using HostMemory = AcceleratorMemory<MemoryPlace::host>;
+extern template class AcceleratorMemory<MemoryPlace::device>;
+extern template class AcceleratorMemory<MemoryPlace::host>;
 
 }  // namespace ingot::gpu

@@ -36,7 +36,7 @@ TEST(Accelerator, WorkIsDoneInOrderOnItsOwnMemory) {
   auto here = must(HostMemory::allocate(device, 3 * sizeof(float)));
   auto* numbers = reinterpret_cast<float*>(here.data());
   numbers[0] = 1.0f, numbers[1] = 2.0f, numbers[2] = 3.0f;
-  auto* x = static_cast<float*>(there.data());
+  auto* x = reinterpret_cast<float*>(there.data());
   device->copy(x, numbers, 3 * sizeof(float));
   device->launch(0, DoubleParams{x, 2});
   device->fill(x + 2, 0, sizeof(float));
@@ -56,7 +56,7 @@ TEST(Accelerator, TheFirstFailureStaysAndLaterWorkIsDropped) {
   auto* number = reinterpret_cast<float*>(here.data());
   *number = 7.0f;
   device->launch(0, DoubleParams{number, 1});  // the host's memory
-  device->launch(0, DoubleParams{static_cast<float*>(there.data()), 1});
+  device->launch(0, DoubleParams{reinterpret_cast<float*>(there.data()), 1});
   device->fill(there.data(), 0, 4);
   device->copy(number, there.data(), sizeof(float));
   for (int i = 0; i < 2; ++i) {
@@ -73,7 +73,7 @@ TEST(Accelerator, AGraphIsLaunchesAlone) {
   const auto there = must(DeviceMemory::allocate(device, sizeof(float)));
   auto here = must(HostMemory::allocate(device, sizeof(float)));
   auto* number = reinterpret_cast<float*>(here.data());
-  auto* x = static_cast<float*>(there.data());
+  auto* x = reinterpret_cast<float*>(there.data());
   *number = 3.0f;
   device->copy(x, number, sizeof(float));
   must(device->begin_capture());
@@ -108,7 +108,7 @@ TEST(AcceleratorDeathTest, TheHostCannotReadDeviceMemory) {
   const auto there = must(DeviceMemory::allocate(device, sizeof(float)));
   EXPECT_DEATH(
       {
-        const volatile float* x = static_cast<const float*>(there.data());
+        const volatile float* x = reinterpret_cast<const float*>(there.data());
         [[maybe_unused]] const float read = *x;
       },
       "");

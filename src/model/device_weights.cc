@@ -154,7 +154,7 @@ Result<DeviceWeights> DeviceWeights::upload(const Weights& host, std::shared_ptr
   auto memory = gpu::DeviceMemory::allocate(device, bytes);
   if (!memory) return fail_hint("use a smaller checkpoint or a larger GPU", "no memory for the weights: {}", memory.error().message);
   made.memory_ = std::move(*memory);
-  auto* base = static_cast<uint8_t*>(made.memory_.data());
+  auto* base = reinterpret_cast<uint8_t*>(made.memory_.data());
   Mover mover(layout, base);
   each_tensor(made.weights_, mover);
   // After the move, since the arrays of views are among the pieces.

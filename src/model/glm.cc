@@ -169,8 +169,8 @@ class LoadedGlm final : public Glm {
   template <class Run>
   void on_device(const Step& step, KvCache& cache, Run run) {
     gpu::Stream stream{nullptr, device_.get(), options_.device_matmul};
-    Forward forward(stream, config_, device_weights_.weights(), options_, static_cast<const float*>(device_inv_freq_.data()), step, cache,
-                    workspace_, nullptr);
+    Forward forward(stream, config_, device_weights_.weights(), options_, reinterpret_cast<const float*>(device_inv_freq_.data()), step,
+                    cache, workspace_, nullptr);
     run(forward);
   }
 

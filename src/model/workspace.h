@@ -51,7 +51,7 @@ class StepArray {
       auto made = gpu::DeviceMemory::allocate(memory_.device, bytes);
       if (!made) return memory_.device->report({"step scratch: " + made.error().message, "give the KV cache less memory"});
       device_ = std::move(*made);
-      data_ = static_cast<T*>(device_.data());
+      data_ = reinterpret_cast<T*>(device_.data());
     }
     capacity_ = count;
   }

@@ -37,10 +37,6 @@ std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::mil
 Result<> check_flags(const ServiceOptions& options) {
   if (options.tp != 1) return fail_hint("leave it at 1", "--tp {} is not supported yet: this build runs a model on one device", options.tp);
   INGOT_TRY(check_range("--dp", options.dp, 1, 256));
-  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda" && options.device != "hip")
-    return fail_hint("use auto, cpu, cuda or hip", "--device {} is unknown", options.device);
-  if (options.device_matmul != "f32" && options.device_matmul != "bf16")
-    return fail_hint("use f32 or bf16", "--device-matmul {} is unknown", options.device_matmul);
   if (options.schedule_policy != "fcfs" && options.schedule_policy != "lpm")
     return fail_hint("use fcfs or lpm", "--schedule-policy {} is unknown", options.schedule_policy);
   if (!(options.mem_fraction_static > 0 && options.mem_fraction_static < 1))
@@ -152,9 +148,17 @@ Result<CacheType> parse_cache_type(const std::string& flag) {
   return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", flag);
 }
 
+Result<gpu::DeviceMatmul> parse_device_matmul(const std::string& flag) {
+  if (flag == "f32") return gpu::DeviceMatmul::lanes;
+  if (flag == "bf16") return gpu::DeviceMatmul::tiles;
+  return fail_hint("use f32 or bf16", "--device-matmul {} is unknown", flag);
+}
+
 Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options) {
   std::shared_ptr<gpu::Accelerator> device;
   if (options.device == "cpu") return device;
+  if (options.device != "auto" && options.device != "cuda" && options.device != "hip")
+    return fail_hint("use auto, cpu, cuda or hip", "--device {} is unknown", options.device);
   auto opened = kernels::open_accelerator(options.device);
   if (opened) {
     device = std::move(*opened);
@@ -223,11 +227,11 @@ Result<MadeRunner> make_glm_runner(const ServiceOptions& options, std::shared_pt
 Result<ModelService> load_service(const ServiceOptions& options) {
   const auto started = std::chrono::steady_clock::now();
   INGOT_ASSIGN(const CacheType type, parse_cache_type(options.kv_cache_dtype));
+  model::GlmOptions glm_options;
+  INGOT_ASSIGN(glm_options.device_matmul, parse_device_matmul(options.device_matmul));
   INGOT_ASSIGN(const std::shared_ptr<ServedModel> served, load_served_model(options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   INGOT_ASSIGN(const std::shared_ptr<gpu::Accelerator> device, open_device(options));
-  model::GlmOptions glm_options;
-  glm_options.device_matmul = options.device_matmul == "bf16" ? gpu::DeviceMatmul::tiles : gpu::DeviceMatmul::lanes;
   // Each replica loads the checkpoint anew: the mapped pages of the file are shared on the CPU; scratch memory, and a GPU's weights, are
   // not.
   INGOT_ASSIGN(std::shared_ptr<model::Glm> first, model::Glm::load(options.model, glm_options, device));
@@ -270,10 +274,11 @@ Result<ModelService> load_service(const ServiceOptions& options) {
              options.speculation.use_rejection_sampling ? ", rejection sampling" : "");
   }
   if (!options.hicache_dir.empty()) {
-    // Pages of a server that did not keep up the MTP layer have no rows of it.
-    const bool speculates = options.speculation.wanted() && first->has_mtp();
-    INGOT_ASSIGN(cache.model_identity,
-                 exec::model_identity(options.model, cache.dtype + (speculates ? " with MTP" : ""), options.page_size));
+    // Pages of a server that did not keep up the MTP layer have no rows of it, and those of another machine have other bits.
+    std::string contents = cache.dtype;
+    if (options.speculation.wanted() && first->has_mtp()) contents += " with MTP";
+    if (device) contents += fmt::format(" on a GPU in {}", options.device_matmul);
+    INGOT_ASSIGN(cache.model_identity, exec::model_identity(options.model, contents, options.page_size));
   }
   const auto make_runner = [&](int) -> Result<MadeRunner> {
     std::shared_ptr<model::Glm> glm = std::exchange(first, nullptr);

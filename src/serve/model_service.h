@@ -70,7 +70,10 @@ struct CacheType {
 };
 Result<CacheType> parse_cache_type(const std::string& flag);
 
-// The GPU that options.device names; null: the CPU. Says which. Errors: there is none, or it cannot be used.
+// What --device-matmul means. Errors name the flag.
+Result<gpu::DeviceMatmul> parse_device_matmul(const std::string& flag);
+// The GPU that options.device names; null: the CPU. Says which. Errors name the flag: an unknown name, no such GPU, or one that cannot be
+// used.
 Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options);
 
 // What the caches are made of.

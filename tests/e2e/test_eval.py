@@ -107,3 +107,21 @@ def test_models_and_flags_that_do_not_fit_are_named(tasks, tmp_path):
     assert done.returncode == 1 and "--activations int4" in done.stderr
     done = ingot_eval("divergence", MODEL, MODEL, "--data", write_lines(tmp_path / "bad.jsonl", [{"prompt": 7}]))
     assert done.returncode == 1 and "document 1" in done.stderr and "prompt" in done.stderr
+
+
+def test_bench_speculation_prints_json_alone_and_what_is_accepted(tasks):
+    command = [str(BINARY), "bench", "speculation", str(MODEL), "--data", str(tasks), "--limit", "6", "--runs", "1", "--batches", "1,3"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["mean_acceptance_length"] > 4 and len(report["acceptance"]) == 5 and "device" not in report
+    assert [(r["batch"], r["mode"]) for r in report["results"]] == [(b, m) for b in (1, 3) for m in ("off", "fixed", "adaptive")]
+    assert all(r["tokens_per_second"][0] > 0 for r in report["results"])
+    text = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert text.returncode == 0 and "mean acceptance length" in text.stdout, text.stderr
+
+
+@pytest.mark.parametrize("flags, word", [(("--device", "tpu"), "--device tpu"), (("--device-matmul", "fp4"), "--device-matmul fp4")])
+def test_an_unknown_device_is_refused_by_name(flags, word):
+    done = subprocess.run([str(BINARY), "generate", str(MODEL), "--prompt", "x", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and word in done.stderr and "use " in done.stderr, done.stderr
