@@ -204,7 +204,6 @@ std::string divergence_text(const quant::DivergenceReport& r) {
 }
 
 int run_eval_divergence(const EvalDivergenceOptions& options) {
-  init_log("info");
   if (auto done = run(options); !done) {
     std::fprintf(stderr, "ingot eval divergence: %s\n", done.error().text().c_str());
     return 1;

@@ -436,7 +436,6 @@ std::string results_text(const std::vector<TaskResult>& results) {
 }
 
 int run_eval_set(const EvalSetOptions& options) {
-  init_log("info");
   if (auto done = run(options); !done) {
     std::fprintf(stderr, "ingot eval set: %s\n", done.error().text().c_str());
     return 1;

@@ -16,6 +16,7 @@
 #include "apps/quantize.h"
 #include "apps/serve.h"
 #include "apps/service_flags.h"
+#include "base/log.h"
 
 namespace ingot::apps {
 namespace {
@@ -42,6 +43,7 @@ void add_sampling_flags(CLI::App* app, SamplingFlags& s) {
 
 int main(int argc, char** argv) {
   if (!processor_is_supported()) return 1;
+  init_log("info");  // to standard error: what a command prints may be JSON. Commands with --log-level set theirs
   CLI::App app{"Ingot: GLM-5-class models from checkpoint to service"};
   app.require_subcommand(1);
   app.set_version_flag("--version", INGOT_VERSION);

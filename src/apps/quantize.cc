@@ -13,7 +13,6 @@
 #include <mutex>
 
 #include "base/file_map.h"
-#include "base/log.h"
 #include "quant/calibrate.h"
 #include "quant/pipeline.h"
 #include "quant/shard_writer.h"
@@ -212,7 +211,6 @@ Result<> quantize(const QuantizeFlags& flags) {
 int run_quantize(const QuantizeFlags& flags) {
   // A file over `ulimit -f` is an error of write(), not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
-  init_log("info");
   const auto done = quantize(flags);
   if (done) return 0;
   fmt::print(stderr, "ingot quantize: {}\n", done.error().text());
