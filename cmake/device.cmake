@@ -1,6 +1,6 @@
-# ingot_device_code(TARGET target SOURCES file.cu... FUNCTION name::space::function)
+# ingot_device_code(TARGET target SOURCES file.cu... [SM90_SOURCES file.cu...] FUNCTION name::space::function)
 #
-# Compiles each `file.cu` once for every GPU architecture that a compiler was found for, and gives `target` a source file that holds the
+# Compiles each `file.cu` once for every GPU architecture that a compiler was found for (those of SM90_SOURCES for sm_90a alone), and gives `target` a source file that holds the
 # results and defines `std::span<const gpu::CodeBlob> name::space::function()` (gpu/code.h), empty when there is no GPU compiler.
 # One text for both vendors. Nothing of theirs is needed to build or to start a program: no header, no library.
 set(INGOT_CUDA_ARCHS "sm_90a;sm_100a" CACHE STRING "NVIDIA architectures to compile for; empty for none")
@@ -67,17 +67,23 @@ ingot_usable_archs(CUDA INGOT_CUDA_ARCHS "${INGOT_NVCC}")
 ingot_usable_archs(HIP INGOT_HIP_ARCHS "${INGOT_CLANG_HIP}")
 
 function(ingot_device_code)
-  cmake_parse_arguments(CODE "" "TARGET;FUNCTION" "SOURCES" ${ARGN})
+  cmake_parse_arguments(CODE "" "TARGET;FUNCTION" "SOURCES;SM90_SOURCES" ${ARGN})
   # The host's compiler has judged what each room may include; here one root does, the same in every build directory, so that ccache
   # knows the file again.
   set(includes -I${CMAKE_SOURCE_DIR}/src)
   set(blobs)
   set(names)  # of the source of each blob
-  foreach(listed ${CODE_SOURCES})
+  foreach(listed ${CODE_SOURCES} ${CODE_SM90_SOURCES})
+    set(cuda_archs ${INGOT_USABLE_CUDA})
+    set(hip_archs ${INGOT_USABLE_HIP})
+    if(listed IN_LIST CODE_SM90_SOURCES)
+      list(FILTER cuda_archs INCLUDE REGEX "^sm_90a$")
+      set(hip_archs)
+    endif()
     get_filename_component(source ${listed} ABSOLUTE)
     file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/src ${source})
     string(REGEX REPLACE "[/.]" "_" flat ${name})
-    foreach(arch ${INGOT_USABLE_CUDA})
+    foreach(arch ${cuda_archs})
       set(blob ${CMAKE_BINARY_DIR}/device/${flat}.${arch})
       add_custom_command(OUTPUT ${blob} DEPENDS ${source} DEPFILE ${blob}.d VERBATIM COMMENT "Device code ${name} for ${arch}"
         COMMAND ${INGOT_DEVICE_LAUNCHER} ${INGOT_NVCC} ${INGOT_CUDA_FLAGS} -arch=${arch} ${includes} -MD -MF ${blob}.d -MT ${blob}
@@ -85,7 +91,7 @@ function(ingot_device_code)
       list(APPEND blobs ${blob})
       list(APPEND names ${name})
     endforeach()
-    foreach(arch ${INGOT_USABLE_HIP})
+    foreach(arch ${hip_archs})
       set(blob ${CMAKE_BINARY_DIR}/device/${flat}.${arch})
       set(compile ${INGOT_CLANG_HIP} ${INGOT_HIP_FLAGS} --offload-arch=${arch} ${includes})
       # clang's own options for dependency files do nothing for a device; those of its front end do. Apart from the compilation, since

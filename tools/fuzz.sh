@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 seconds=20
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then seconds=$1; shift; fi
-all=(http_request openai_request safetensors_header tokenizer chat_template output_parser scheduler_trace)
+all=(http_request openai_request safetensors_header tokenizer chat_template output_parser grammar scheduler_trace)
 names=("$@")
 if ((${#names[@]} == 0)); then names=("${all[@]}"); fi
 for name in "${names[@]}"; do

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 # What each one is for: docs/dependencies.md.
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 curl ca-certificates
   libboost1.81-dev libssl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libexpected-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libpcre2-dev libutf8proc-dev libxxhash-dev prometheus-cpp-dev libzmq3-dev cppzmq-dev libsqlite3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 if [[ "${1:-}" == tests || "${1:-}" == gpu ]]; then packages+=(clang-22 lld-22 llvm-22); fi
 if [[ "${1:-}" == tests ]]; then packages+=(python3-venv clang-format-14 clang-tidy-14 clang-14 libclang-rt-14-dev); fi
 
@@ -31,6 +31,8 @@ if ((${#missing[@]})); then
     exit 1
   fi
 fi
+
+tools/setup_xgrammar.sh
 
 if [[ "${1:-}" == tests ]]; then
   # The venv is made anew when its requirements change.

@@ -100,7 +100,7 @@ struct Work {
 // One step of `tokens` tokens whose queries see `context` positions each; `logit_rows` of them want logits. Routing is taken
 // to be uniform.
 Work step_work(const spec::ModelConfig& c, double tokens, double context, double logit_rows, double weight_bytes,
-               tensor::DType cache_dtype) {
+               tensor::LatentFormat cache_format) {
   const auto d = [](int64_t v) { return static_cast<double>(v); };
   const double hidden = d(c.hidden_size), heads = d(c.num_attention_heads), index_width = d(c.index_n_heads * c.index_head_dim);
   const bool sparse = context > d(c.index_topk);
@@ -116,13 +116,13 @@ Work step_work(const spec::ModelConfig& c, double tokens, double context, double
     every += hidden * d(c.q_lora_rank) + d(c.q_lora_rank) * heads * d(c.qk_head_dim()) + hidden * d(c.latent_dim()) +
              d(c.kv_lora_rank) * heads * d(c.qk_nope_head_dim + c.v_head_dim) + heads * d(c.v_head_dim) * hidden;
     attention_flops += 2 * heads * (d(c.latent_dim()) + d(c.kv_lora_rank)) * keys;
-    cache += d(c.latent_dim()) * keys * d(static_cast<int64_t>(tensor::dtype_bytes(cache_dtype)));
+    cache += keys * d(KvCache::latent_bytes(c, cache_format));
     if (c.has_indexer(i)) {
       every += hidden * d(c.index_head_dim);
       if (sparse) {
         every += d(c.q_lora_rank) * index_width + hidden * d(c.index_n_heads);
         attention_flops += 2 * index_width * context;
-        cache += d(c.index_head_dim) * context * d(static_cast<int64_t>(tensor::dtype_bytes(KvCache::index_dtype(cache_dtype))));
+        cache += d(c.index_head_dim) * context * d(static_cast<int64_t>(tensor::dtype_bytes(KvCache::index_dtype(cache_format))));
       }
     }
     if (c.is_moe(i)) {
@@ -204,13 +204,6 @@ struct Line {
   double bytes_per_s, flops_per_s;  // at the median
 };
 
-std::optional<tensor::DType> cache_type(const std::string& name) {
-  if (name == "bf16") return tensor::DType::bf16;
-  if (name == "fp8_e4m3") return tensor::DType::f8_e4m3;
-  if (name == "f32") return tensor::DType::f32;
-  return std::nullopt;
-}
-
 void print_report(const BenchModelOptions& options, double load_seconds, int64_t resident, const std::vector<Line>& lines, double read,
                   double flop, int threads) {
   if (options.json) {
@@ -240,9 +233,9 @@ void print_report(const BenchModelOptions& options, double load_seconds, int64_t
 
 int run_bench_model(const BenchModelOptions& options) {
   constexpr int64_t kDecodeContext = 256;  // tokens a sequence has when its decode measurement begins
-  const auto dtype = cache_type(options.kv_dtype);
-  if (!dtype) {
-    fmt::print(stderr, "--kv-cache-dtype {}: use bf16, fp8_e4m3 or f32\n", options.kv_dtype);
+  const auto format = tensor::latent_format_of(options.kv_dtype);
+  if (!format) {
+    fmt::print(stderr, "--kv-cache-dtype {}: use bf16, fp8_e4m3, fp8_ds_mla or f32\n", options.kv_dtype);
     return 2;
   }
   if (options.prompt_len < 1 || options.decode_len < 1 || options.chunk < 1 || options.runs < 1 || options.batches.empty() ||
@@ -272,7 +265,7 @@ int run_bench_model(const BenchModelOptions& options) {
   const double weight_bytes = mean_weight_bytes(*checkpoint);
   ThreadPool pool(options.threads);
   const int max_batch = *std::max_element(options.batches.begin(), options.batches.end());
-  auto cache = KvCache::create(config, {*dtype, Driver::pages(max_batch, max_len), Driver::kPageSize});
+  auto cache = KvCache::create(config, {*format, Driver::pages(max_batch, max_len), Driver::kPageSize});
   if (!cache) {
     fmt::print(stderr, "{}\n", cache.error().text());
     return 1;
@@ -292,7 +285,7 @@ int run_bench_model(const BenchModelOptions& options) {
   for (int64_t at = 0; at < options.prompt_len; at += options.chunk) {
     const int64_t count = std::min<int64_t>(options.chunk, options.prompt_len - at);
     const Work step = step_work(config, static_cast<double>(count), static_cast<double>(at) + static_cast<double>(count) / 2,
-                                at + count == options.prompt_len ? 1 : 0, weight_bytes, *dtype);
+                                at + count == options.prompt_len ? 1 : 0, weight_bytes, *format);
     prefill_work.flops += step.flops;
     prefill_work.bytes += step.bytes;
   }
@@ -300,7 +293,7 @@ int run_bench_model(const BenchModelOptions& options) {
           [&] { return driver.prefill(0, options.prompt_len, options.chunk); });
   for (const int batch : options.batches) {
     for (int32_t s = 0; s < batch; ++s) driver.prefill(s, kDecodeContext, options.chunk);
-    Work work = step_work(config, batch, static_cast<double>(kDecodeContext) + options.decode_len / 2.0, batch, weight_bytes, *dtype);
+    Work work = step_work(config, batch, static_cast<double>(kDecodeContext) + options.decode_len / 2.0, batch, weight_bytes, *format);
     work.flops *= options.decode_len;
     work.bytes *= options.decode_len;
     measure(fmt::format("decode, {} sequences", batch), static_cast<double>(batch) * options.decode_len, work, [&] {

@@ -14,7 +14,7 @@ struct BenchModelOptions {
   std::vector<int> batches{1, 4, 16};  // sequences that decode together
   int chunk = 512;                     // tokens of a prefill step
   int runs = 5;                        // repetitions; median, least and greatest are told
-  std::string kv_dtype = "bf16";       // bf16, fp8_e4m3 or f32
+  std::string kv_dtype = "bf16";       // bf16, fp8_e4m3, fp8_ds_mla or f32
   int threads = 0;                     // 0: one per processor
   bool json = false;
 };

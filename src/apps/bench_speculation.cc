@@ -191,7 +191,7 @@ void print_json(const BenchSpeculationOptions& o, const std::vector<Mode>& modes
 }
 
 Result<> bench(const BenchSpeculationOptions& options) {
-  INGOT_ASSIGN(const serve::CacheType type, serve::parse_cache_type(options.kv_cache_dtype));
+  INGOT_ASSIGN(const tensor::LatentFormat format, serve::parse_cache_format(options.kv_cache_dtype));
   INGOT_ASSIGN(Setup setup, read_tasks(options));
   serve::ServiceOptions service;
   service.device = options.device;
@@ -206,7 +206,7 @@ Result<> bench(const BenchSpeculationOptions& options) {
     return fail_hint("ask for less --max-tokens", "prompt and answer have up to {} tokens, the model's positions are {}", setup.longest,
                      glm->config().max_position_embeddings);
   const auto pool = std::make_shared<ThreadPool>(options.threads);
-  const auto make_cache = [&] { return model::KvCache::create(glm->config(), {type.dtype, setup.num_pages, kPageSize}, device); };
+  const auto make_cache = [&] { return model::KvCache::create(glm->config(), {format, setup.num_pages, kPageSize}, device); };
   Report report;
   const int most = *std::max_element(options.batches.begin(), options.batches.end());
   INGOT_ASSIGN(auto cache, make_cache());

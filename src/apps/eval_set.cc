@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <regex>
 #include <unordered_map>
 
 #include "base/file_map.h"
@@ -21,9 +20,6 @@ namespace {
 
 constexpr size_t kMaxFile = size_t{1} << 30;
 constexpr int64_t kPageSize = 64;
-
-// The longest answer that the published figures of the demo model allowed.
-int64_t answer_limit(const std::string& kind) { return kind == "word" ? 220 : kind == "tool" ? 260 : 60; }
 
 std::string text_of(const Json& task, const char* name) {
   const auto it = task.find(name);
@@ -52,16 +48,16 @@ Result<Task> make_task(const Json& line, size_t number, const EvalSetOptions& op
   task.tools = request->tools;
   task.prompt = std::move(prompt->tokens);
   task.starts_in_reasoning = prompt->starts_in_reasoning;
-  task.max_tokens = options.max_tokens > 0 ? options.max_tokens : answer_limit(task.kind);
+  task.max_tokens = options.max_tokens > 0 ? options.max_tokens : eval::demo_answer_limit(task.kind);
   // A task that cannot be scored is refused before an hour of answers, not after.
-  INGOT_TRY(score_answer(line, {}));
+  INGOT_TRY(eval::score_demo_answer(line, {}));
   return task;
 }
 
 // The real scheduler and engine around the model; the cache is made for `batch` of the longest task.
 Result<serve::ModelService> make_service(const EvalSetOptions& options, std::shared_ptr<serve::ServedModel> served,
                                          const spec::ModelConfig& config, int64_t longest, size_t num_tasks) {
-  INGOT_ASSIGN(const serve::CacheType type, serve::parse_cache_type(options.kv_cache_dtype));
+  INGOT_ASSIGN(const tensor::LatentFormat format, serve::parse_cache_format(options.kv_cache_dtype));
   INGOT_ASSIGN(const tensor::ActivationFormat activations, parse_activations(options.activations));
   serve::ServiceOptions service;
   service.model = options.model;
@@ -73,17 +69,16 @@ Result<serve::ModelService> make_service(const EvalSetOptions& options, std::sha
   service.device = options.device == "auto" && options.activations != "f32" ? "cpu" : options.device;
   serve::CacheShape cache;
   cache.num_pages = options.batch * ((longest + kPageSize - 1) / kPageSize);
-  cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, type.dtype);
+  cache.page_bytes = kPageSize * model::KvCache::bytes_per_token(config, format);
   cache.context_length = served->defaults.context_length;
-  cache.dtype = type.name;
+  cache.dtype = tensor::latent_format_name(format);
   return serve::assemble_service(service, std::move(served), cache, [&](int) -> Result<serve::MadeRunner> {
     model::GlmOptions glm_options;
     glm_options.activations = activations;
     INGOT_ASSIGN(glm_options.device_matmul, serve::parse_device_matmul(options.device_matmul));
     INGOT_ASSIGN(auto device, serve::open_device(service));
     INGOT_ASSIGN(auto glm, model::Glm::load(options.model, glm_options, device));
-    INGOT_ASSIGN(auto kv,
-                 model::KvCache::create(config, {.dtype = type.dtype, .num_pages = cache.num_pages, .page_size = kPageSize}, device));
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.format = format, .num_pages = cache.num_pages, .page_size = kPageSize}, device));
     return serve::make_glm_runner(service, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(options.threads));
   });
 }
@@ -96,8 +91,8 @@ struct Incoming {
   std::string error;
 };
 
-TaskAnswer parse_answer(const Task& task, const serve::ServedModel& model, const Incoming& incoming) {
-  TaskAnswer answer;
+eval::DemoAnswer parse_answer(const Task& task, const serve::ServedModel& model, const Incoming& incoming) {
+  eval::DemoAnswer answer;
   answer.ended = incoming.finish == sched::FinishReason::stop_token;
   std::span<const int32_t> ids = incoming.ids;
   if (answer.ended && !ids.empty()) {
@@ -127,28 +122,17 @@ TaskAnswer parse_answer(const Task& task, const serve::ServedModel& model, const
   return answer;
 }
 
-std::vector<std::pair<std::string, std::string>> groups_of(const Json& task) {
-  std::vector<std::pair<std::string, std::string>> groups;
-  for (const char* name : {"steps", "family", "form", "enable_thinking"})
-    if (task.contains(name) && !task[name].is_null())
-      groups.emplace_back(name, task[name].is_string() ? task[name].get<std::string>() : task[name].dump());
-  const auto expected = task.find("expected");
-  if (expected != task.end() && expected->is_object() && expected->contains("calls"))
-    groups.emplace_back("calls", std::to_string((*expected)["calls"].size()));
-  return groups;
-}
-
 Result<TaskResult> make_result(const Task& task, const serve::ServedModel& model, const Incoming& incoming) {
   TaskResult result;
   result.id = task.id;
   result.kind = task.kind;
-  const TaskAnswer answer = parse_answer(task, model, incoming);
-  INGOT_ASSIGN(result.ok, score_answer(task.fields, answer));
+  const eval::DemoAnswer answer = parse_answer(task, model, incoming);
+  INGOT_ASSIGN(result.ok, eval::score_demo_answer(task.fields, answer));
   result.finish = answer.ended ? "stop" : "length";
   result.num_prompt_tokens = static_cast<int64_t>(task.prompt.size());
   result.num_completion_tokens = static_cast<int64_t>(incoming.ids.size());
   result.output = model.tokenizer->decode(incoming.ids, false);
-  result.groups = groups_of(task.fields);
+  result.groups = eval::demo_groups(task.fields);
   result.speculation = incoming.speculation;
   if (const auto it = task.fields.find("bf16_ok"); it != task.fields.end() && it->is_boolean()) result.recorded_ok = it->get<bool>();
   if (task.fields.contains("bf16_output")) result.same_output = result.output == text_of(task.fields, "bf16_output");
@@ -266,26 +250,7 @@ Result<> run(const EvalSetOptions& options) {
   return {};
 }
 
-// A letter, digit or underscore, a hyphen, or a part of a character beyond ASCII.
-bool is_word_byte(char c) {
-  const auto b = static_cast<unsigned char>(c);
-  return std::isalnum(b) != 0 || c == '_' || c == '-' || b >= 0x80;
-}
-
-bool contains_word(std::string_view text, std::string_view word) {
-  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
-    const size_t end = at + word.size();
-    if ((at == 0 || !is_word_byte(text[at - 1])) && (end == text.size() || !is_word_byte(text[end]))) return true;
-  }
-  return false;
-}
-
 }  // namespace
-
-bool ToolCall::operator==(const ToolCall& other) const {
-  // Without key order: the unordered type compares objects as sets.
-  return name == other.name && nlohmann::json(arguments) == nlohmann::json(other.arguments);
-}
 
 Result<tensor::ActivationFormat> parse_activations(std::string_view name) {
   if (name == "f32") return tensor::ActivationFormat::f32;
@@ -316,27 +281,6 @@ Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int
     return limit == 0 || static_cast<int64_t>(lines.size()) < limit;
   }));
   return lines;
-}
-
-Result<bool> score_answer(const Json& task, const TaskAnswer& answer) {
-  const std::string id = text_of(task, "id"), kind = text_of(task, "kind");
-  const auto expected = task.find("expected");
-  if (expected == task.end()) return fail("{}: no `expected` answer", id);
-  if (kind == "word" || kind == "retr") {
-    if (!expected->is_string()) return fail("{}: `expected` of kind {} is a string", id, kind);
-    const std::string& want = expected->get_ref<const std::string&>();
-    if (kind == "retr") return contains_word(answer.content, want);
-    static const std::regex number("#### (-?[0-9]+)");
-    std::smatch found;
-    return std::regex_search(answer.content, found, number) && found[1] == want;
-  }
-  if (kind != "tool") return fail_hint("word, tool and retr are known", "{}: kind \"{}\" is unknown", id, kind);
-  if (!expected->is_object() || !expected->contains("calls") || !(*expected)["calls"].is_array())
-    return fail("{}: `expected` of kind tool is an object with `calls`", id);
-  std::vector<ToolCall> want;
-  for (const Json& call : (*expected)["calls"]) want.push_back({text_of(call, "name"), call.value("arguments", Json::object())});
-  if (want.empty()) return answer.ended && answer.calls.empty() && answer.content.find("<tool_call>") == std::string::npos;
-  return answer.ended_in_call && answer.calls == want;
 }
 
 Result<Comparison> compare_results(const std::vector<TaskResult>& now, const Json& earlier) {

@@ -1,13 +1,9 @@
 // `ingot eval set MODEL --data FILE`: answers a file of tasks through the scheduler and the engine, as the server would, greedily, and
 // scores the answers. Called by main.cc alone; eval_divergence.cc shares the reading of files.
 //
-// A line of the file is a JSON object: id, kind (word, tool, retr), messages, tools, enable_thinking, reasoning_effort, and `expected`:
-//   word   a number: right when it is what first follows "#### " in the answer
-//   retr   a string: right when it occurs in the answer as a word of its own
-//   tool   {"calls": [{"name", "arguments"}]}: right when the answer makes these calls, in this order, and no other. With no calls
-//          expected the answer must be text that came to its end.
-// Only what follows the thoughts is looked at. steps, family, form and the number of expected calls are what accuracy is shown by;
-// bf16_ok and bf16_output, what some other program answered, are compared with when they are there.
+// A line of the file and its rule are those of `ingot eval demo` (eval/demo_tasks.h), which asks a server. This one runs the model itself,
+// so that activations can be rounded, drafts forced, and special tokens seen. bf16_ok and bf16_output, what some other program answered,
+// are compared with when they are there.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +14,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "eval/demo_tasks.h"
 #include "quant/statistics.h"
 #include "serve/openai_api.h"
 #include "serve/speculation.h"
@@ -35,7 +32,7 @@ struct EvalSetOptions {
   std::string device = "auto";          // cpu, cuda, hip; auto: a GPU when there is one
   std::string device_matmul = "f32";    // see `ingot serve --device-matmul`
   std::string activations = "f32";      // f32, fp8 or mxfp4
-  std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3 or f32
+  std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3, fp8_ds_mla or f32
   int threads = 0;                      // 0: one per processor
   serve::SpeculationOptions speculation;
   std::filesystem::path compare;  // results of an earlier run; empty: none
@@ -51,22 +48,6 @@ Result<tensor::ActivationFormat> parse_activations(std::string_view name);
 Result<serve::ChatRequest> chat_request_of(const Json& line, const serve::ServedModel& model);
 // The objects of a file with one a line. Errors name file and line.
 Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int64_t limit);
-
-struct ToolCall {
-  std::string name;
-  Json arguments;                                // an object
-  bool operator==(const ToolCall& other) const;  // whatever the order of the keys
-};
-
-// One answer, as it is scored.
-struct TaskAnswer {
-  std::string content;          // without thoughts and calls
-  std::vector<ToolCall> calls;  // in order
-  bool ended = false;           // by a token that ends an answer, not by length
-  bool ended_in_call = false;   // by the token that asks for the calls' results, where the vocabulary has one
-};
-// Errors: a task without `kind` or `expected`, or of an unknown kind.
-Result<bool> score_answer(const Json& task, const TaskAnswer& answer);
 
 struct TaskResult {
   std::string id;

@@ -1,4 +1,4 @@
-// Scores as the published figures were made, and the paired comparison.
+// Reports of `ingot eval set`, and the paired comparison. What is right is tested with the rule (eval/demo_tasks_test.cc).
 #include "apps/eval_set.h"
 
 #include <gmock/gmock.h>
@@ -12,62 +12,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Json word(const std::string& expected) { return {{"id", "w"}, {"kind", "word"}, {"expected", expected}}; }
-Json retr(const std::string& expected) { return {{"id", "r"}, {"kind", "retr"}, {"expected", expected}}; }
-Json tool(const std::string& calls) { return {{"id", "t"}, {"kind", "tool"}, {"expected", {{"calls", Json::parse(calls)}}}}; }
-bool says(const Json& task, const std::string& content) {
-  return score_answer(task, {.content = content, .calls = {}, .ended = true}).value();
-}
-
-TEST(ScoreAnswer, WordIsTheFirstNumberAfterTheMark) {
-  EXPECT_TRUE(says(word("72"), "48 + 24 = 72 clips.\n#### 72"));
-  EXPECT_FALSE(says(word("72"), "The answer is 72.")) << "no mark";
-  EXPECT_FALSE(says(word("72"), "#### 720"));
-  EXPECT_FALSE(says(word("72"), "#### 7\n#### 72")) << "the first one counts";
-  EXPECT_TRUE(says(word("-3"), "#### -3 degrees"));
-  EXPECT_FALSE(says(word("3"), "#### -3"));
-}
-
-TEST(ScoreAnswer, RetrievedStringIsAWordOfItsOwn) {
-  EXPECT_TRUE(says(retr("DSM34"), "The value is DSM34."));
-  EXPECT_FALSE(says(retr("DSM34"), "The value is DSM345."));
-  EXPECT_FALSE(says(retr("siding"), "re-siding"));
-  EXPECT_FALSE(says(retr("siding"), "\xc3\xa9siding")) << "a letter beyond ASCII goes before it";
-  EXPECT_TRUE(says(retr("siding"), "sidings or siding")) << "the second place is right";
-}
-
-TEST(ScoreAnswer, CallsAreTheSameInNumberOrderNamesAndArguments) {
-  const Json one = tool(R"([{"name": "f", "arguments": {"a": 1, "b": ["x", "y"]}}])");
-  const ToolCall right{"f", Json::parse(R"({"b": ["x", "y"], "a": 1})")}, other{"g", Json::object()};
-  const auto calls = [](std::vector<ToolCall> made, bool ended_in_call = true) {
-    return TaskAnswer{.content = {}, .calls = std::move(made), .ended = true, .ended_in_call = ended_in_call};
-  };
-  EXPECT_TRUE(score_answer(one, calls({right})).value()) << "the order of the keys says nothing";
-  EXPECT_FALSE(score_answer(one, calls({{"f", Json::parse(R"({"a": "1", "b": ["x", "y"]})")}})).value()) << "a string is no number";
-  EXPECT_FALSE(score_answer(one, calls({{"f", Json::parse(R"({"a": 1, "b": ["y", "x"]})")}})).value());
-  EXPECT_FALSE(score_answer(one, calls({right, other})).value());
-  EXPECT_FALSE(score_answer(one, calls({})).value());
-  EXPECT_FALSE(score_answer(one, calls({right}, false)).value()) << "it did not ask for the result";
-  const Json two = tool(R"([{"name": "f", "arguments": {"a": 1, "b": ["x", "y"]}}, {"name": "g", "arguments": {}}])");
-  EXPECT_TRUE(score_answer(two, calls({right, other})).value());
-  EXPECT_FALSE(score_answer(two, calls({other, right})).value());
-}
-
-TEST(ScoreAnswer, NoCallNeededIsAnAnswerThatEnds) {
-  const Json none = tool("[]");
-  EXPECT_TRUE(score_answer(none, {.content = "Hello!", .calls = {}, .ended = true}).value());
-  EXPECT_FALSE(score_answer(none, {.content = "Hello!", .calls = {}, .ended = false}).value());
-  EXPECT_FALSE(score_answer(none, {.content = "", .calls = {{"f", Json::object()}}, .ended = true}).value());
-  EXPECT_FALSE(score_answer(none, {.content = "<tool_call> x", .calls = {}, .ended = true}).value());
-}
-
-TEST(ScoreAnswer, TasksThatCannotBeScoredAreNamed) {
-  EXPECT_THAT(score_answer({{"id", "x7"}, {"kind", "riddle"}, {"expected", ""}}, {}).error().text(),
-              AllOf(HasSubstr("x7"), HasSubstr("riddle")));
-  EXPECT_THAT(score_answer({{"id", "x7"}, {"kind", "word"}}, {}).error().text(), HasSubstr("expected"));
-  EXPECT_THAT(score_answer({{"id", "x7"}, {"kind", "tool"}, {"expected", "12"}}, {}).error().text(), HasSubstr("calls"));
-}
 
 std::vector<TaskResult> results(const std::vector<std::pair<std::string, bool>>& ids) {
   std::vector<TaskResult> all;

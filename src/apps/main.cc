@@ -1,16 +1,20 @@
-// The command line: flags to options structs, one subcommand a file. With service_flags.cc the only file that includes CLI11 (ten seconds
+// The command line: flags to options structs, one subcommand a file. With *_flags.cc the only files that include CLI11 (ten seconds
 // to compile).
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 
+#include "apps/bench_compare.h"
 #include "apps/bench_model.h"
 #include "apps/bench_prefix_cache.h"
+#include "apps/bench_serve.h"
+#include "apps/bench_shard.h"
 #include "apps/bench_speculation.h"
 #include "apps/bench_tokenizer.h"
 #include "apps/chat.h"
 #include "apps/eval_divergence.h"
 #include "apps/eval_set.h"
+#include "apps/eval_task.h"
 #include "apps/generate.h"
 #include "apps/inspect.h"
 #include "apps/quantize.h"
@@ -97,6 +101,12 @@ int main(int argc, char** argv) {
 
   CLI::App* bench_app = app.add_subcommand("bench", "speed on this machine");
   bench_app->require_subcommand(1);
+  BenchServeOptions bench_serve;
+  CLI::App* bench_serve_app = bench_app->add_subcommand("serve", "a load on an OpenAI-compatible server, ours or another");
+  add_bench_serve_flags(bench_serve_app, bench_serve);
+  BenchSingleOptions bench_single;
+  CLI::App* bench_single_app = bench_app->add_subcommand("single", "one request at a time on such a server: what one user sees");
+  add_bench_single_flags(bench_single_app, bench_single);
   BenchModelOptions bench_model;
   CLI::App* bench_model_app = bench_app->add_subcommand("model", "prefill and decode, beside this machine's measured roofs");
   bench_model_app->add_option("model", bench_model.model, "checkpoint folder")->required();
@@ -105,7 +115,7 @@ int main(int argc, char** argv) {
   bench_model_app->add_option("--batches", bench_model.batches, "sequences that decode together")->delimiter(',')->capture_default_str();
   bench_model_app->add_option("--chunk", bench_model.chunk, "tokens of a prefill step")->capture_default_str();
   bench_model_app->add_option("--runs", bench_model.runs)->capture_default_str();
-  bench_model_app->add_option("--kv-cache-dtype", bench_model.kv_dtype, "bf16, fp8_e4m3 or f32")->capture_default_str();
+  bench_model_app->add_option("--kv-cache-dtype", bench_model.kv_dtype, "bf16, fp8_e4m3, fp8_ds_mla or f32")->capture_default_str();
   bench_model_app->add_option("--threads", bench_model.threads, "0: one per processor")->capture_default_str();
   bench_model_app->add_flag("--json", bench_model.json, "machine-readable");
   BenchSpeculationOptions bench_speculation;
@@ -121,11 +131,13 @@ int main(int argc, char** argv) {
   bench_speculation_app->add_option("--runs", bench_speculation.runs)->capture_default_str();
   bench_speculation_app->add_option("--temperature", bench_speculation.temperature)->capture_default_str();
   bench_speculation_app->add_flag("--speculative-use-rejection-sampling", bench_speculation.rejection_sampling, "as of `ingot serve`");
-  bench_speculation_app->add_option("--kv-cache-dtype", bench_speculation.kv_cache_dtype, "bf16, fp8_e4m3 or f32")->capture_default_str();
+  bench_speculation_app->add_option("--kv-cache-dtype", bench_speculation.kv_cache_dtype, "bf16, fp8_e4m3, fp8_ds_mla or f32")
+      ->capture_default_str();
   bench_speculation_app->add_option("--threads", bench_speculation.threads, "0: one per processor")->capture_default_str();
   bench_speculation_app->add_option("--device", bench_speculation.device, "cpu, cuda, hip, or auto: a GPU when there is one")
       ->capture_default_str();
-  bench_speculation_app->add_option("--device-matmul", bench_speculation.device_matmul, "on a GPU: f32 or bf16")->capture_default_str();
+  bench_speculation_app->add_option("--device-matmul", bench_speculation.device_matmul, "on a GPU: f32, bf16 or fast")
+      ->capture_default_str();
   bench_speculation_app->add_flag("--no-graphs", bench_speculation.no_graphs, "launch every kernel of a GPU's step, replay nothing");
   bench_speculation_app->add_flag("--json", bench_speculation.json, "machine-readable");
   BenchTokenizerOptions bench_tokenizer;
@@ -134,6 +146,36 @@ int main(int argc, char** argv) {
   bench_tokenizer_app->add_option("--text", bench_tokenizer.text_file, "the text, UTF-8")->required();
   bench_tokenizer_app->add_option("--runs", bench_tokenizer.runs)->capture_default_str();
   bench_tokenizer_app->add_option("--ids-out", bench_tokenizer.ids_out, "write the ids here, int32 little endian");
+  BenchShardOptions shard;
+  CLI::App* shard_app = bench_app->add_subcommand("shard", "one tensor-parallel rank with random weights, timed operation by operation");
+  shard_app->add_option("--spec", shard.spec, "glm-5.2 or tiny")->capture_default_str();
+  shard_app->add_option("--tp", shard.tp, "ranks that share the model: 1, 2, 4 or 8")->capture_default_str();
+  shard_app->add_option("--layers", shard.layers, "0: all; else so many, of every kind")->capture_default_str();
+  shard_app->add_option("--weights", shard.weights, "of the experts: mxfp4, fp8 or bf16")->capture_default_str();
+  shard_app->add_option("--attention-weights", shard.attention_weights, "bf16 or fp8; default: fp8 with fp8, else bf16");
+  shard_app->add_option("--mtp-weights", shard.mtp_weights, "of the MTP layer's experts; default: bf16 with mxfp4, else as --weights");
+  shard_app->add_option("--kv-dtype", shard.kv_dtype, "bf16, fp8_e4m3, fp8_ds_mla or f32")->capture_default_str();
+  shard_app->add_option("--routing", shard.routing, "uniform, or zipf: popular experts")->capture_default_str();
+  shard_app->add_option("--tokens", shard.tokens, "rows of decode steps; multiples of 6: 6 rows a sequence")
+      ->delimiter(',')
+      ->capture_default_str();
+  shard_app->add_option("--context", shard.context, "positions that a decoded row sees")->capture_default_str();
+  shard_app->add_option("--prefill", shard.prefill, "rows of the prefill step; 0: none")->capture_default_str();
+  shard_app->add_option("--cached", shard.cached, "positions before them")->capture_default_str();
+  shard_app->add_option("--runs", shard.runs, "of each step")->capture_default_str();
+  shard_app->add_option("--time-limit", shard.time_limit_s, "seconds of a step's runs; fewer are made when it is over")
+      ->capture_default_str();
+  shard_app->add_option("--device", shard.device, "cpu, cuda, hip, or auto: a GPU when there is one")->capture_default_str();
+  shard_app->add_option("--device-matmul", shard.device_matmul, "on a GPU: f32, bf16 or fast")->capture_default_str();
+  shard_app->add_flag("--no-graphs{false}", shard.graphs, "launch every kernel, replay nothing");
+  shard_app->add_flag("--check", shard.check, "compare layers with the plain kernels first; exit code 3 when one is wrong");
+  shard_app->add_flag("--project", shard.project, "what a node of eight GPUs would do");
+  shard_app->add_option("--json", shard.json, "write the report here, too; -: to standard output, in place of the text");
+  BenchCompareOptions compare;
+  CLI::App* compare_app =
+      bench_app->add_subcommand("compare", "two reports of `ingot bench shard` or of `ingot bench serve`, side by side");
+  compare_app->add_option("a", compare.a, "a JSON file")->required();
+  compare_app->add_option("b", compare.b, "another")->required();
   BenchPrefixCacheOptions bench_prefix;
   CLI::App* bench_prefix_app = bench_app->add_subcommand("prefix-cache", "hit ratio of the prefix cache on a recorded load, simulated");
   bench_prefix_app->add_option("--trace", bench_prefix.trace, "requests in Mooncake's format, one JSON object a line")->required();
@@ -171,13 +213,17 @@ int main(int argc, char** argv) {
   eval_set_app->add_option("--batch", eval_set.batch, "sequences in a batch")->capture_default_str();
   eval_set_app->add_option("--max-tokens", eval_set.max_tokens, "of an answer; 0: word 220, tool 260, retr 60")->capture_default_str();
   eval_set_app->add_option("--device", eval_set.device, "cpu, cuda, hip, or auto: a GPU when there is one")->capture_default_str();
-  eval_set_app->add_option("--device-matmul", eval_set.device_matmul, "on a GPU: f32 or bf16")->capture_default_str();
+  eval_set_app->add_option("--device-matmul", eval_set.device_matmul, "on a GPU: f32, bf16 or fast")->capture_default_str();
   eval_set_app->add_option("--activations", eval_set.activations, "inputs of quantised linears: f32, fp8 or mxfp4")->capture_default_str();
-  eval_set_app->add_option("--kv-cache-dtype", eval_set.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3 or f32")->capture_default_str();
+  eval_set_app->add_option("--kv-cache-dtype", eval_set.kv_cache_dtype, "auto (bf16), bf16, fp8_e4m3, fp8_ds_mla or f32")
+      ->capture_default_str();
   eval_set_app->add_option("--threads", eval_set.threads, "kernel threads; 0: one per processor")->capture_default_str();
   add_speculation_flags(eval_set_app, eval_set.speculation);
   eval_set_app->add_option("--compare", eval_set.compare, "results of an earlier run: a paired test against them");
   eval_set_app->add_option("--out", eval_set.out, "write results here");
+
+  EvalTaskFlags eval_tasks;
+  add_eval_task_flags(eval_app, eval_tasks);
 
   CLI11_PARSE(app, argc, argv);
   if (inspect_app->parsed()) return run_inspect(inspect);
@@ -185,12 +231,17 @@ int main(int argc, char** argv) {
   if (chat_app->parsed()) return run_chat(chat);
   if (serve_app->parsed()) return run_serve(serve);
   if (quantize_app->parsed()) return run_quantize(quantize);
+  if (bench_serve_app->parsed()) return run_bench_serve(bench_serve);
+  if (bench_single_app->parsed()) return run_bench_single(bench_single);
   if (bench_model_app->parsed()) return run_bench_model(bench_model);
   if (bench_speculation_app->parsed()) return run_bench_speculation(bench_speculation);
+  if (shard_app->parsed()) return run_bench_shard(shard);
+  if (compare_app->parsed()) return run_bench_compare(compare);
   if (bench_tokenizer_app->parsed()) return run_bench_tokenizer(bench_tokenizer);
   if (bench_prefix_app->parsed()) return run_bench_prefix_cache(bench_prefix);
   if (divergence_app->parsed()) return run_eval_divergence(divergence);
   if (eval_set_app->parsed()) return run_eval_set(eval_set);
+  if (const auto status = run_eval_task(eval_app, eval_tasks)) return *status;
   return 2;
 }
 

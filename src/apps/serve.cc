@@ -16,6 +16,7 @@ int complain(const std::string& message) {
 int run_serve(const ServeOptions& options) {
   if (!init_log(options.log_level))
     return complain(fmt::format("--log-level {} is unknown: use trace, debug, info, warn, error or off", options.log_level));
+  if (const auto good = serve::check_server_options(options.server); !good) return complain(good.error().text());
   serve::block_signals();
   auto loaded = [&] {
     const serve::StopWhileLoading stop;

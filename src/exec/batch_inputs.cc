@@ -28,12 +28,12 @@ void BatchInputs::clear() {
   logit_rows_.clear();
 }
 
-void BatchInputs::add(size_t item, int64_t position, int32_t token_id, bool wants_logits) {
+void BatchInputs::add(size_t item, int64_t position, int32_t token_id, bool wants_logits, bool stores) {
   if (wants_logits) logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
   const int64_t page = page_table_[item * max_pages_ + static_cast<size_t>(position / page_size_)];
   token_ids_.push_back(token_id);
   positions_.push_back(static_cast<int32_t>(position));
-  slots_.push_back(static_cast<int32_t>(page * page_size_ + position % page_size_));
+  slots_.push_back(stores ? static_cast<int32_t>(page * page_size_ + position % page_size_) : -1);
   seq_of_token_.push_back(static_cast<int32_t>(item));
 }
 

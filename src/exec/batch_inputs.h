@@ -23,7 +23,8 @@ class BatchInputs {
 
   // Rows of the caller's choice, in order.
   void clear();
-  void add(size_t item, int64_t position, int32_t token_id, bool wants_logits);
+  // A row that does not store leaves the cache as it is: it was run before.
+  void add(size_t item, int64_t position, int32_t token_id, bool wants_logits, bool stores = true);
   model::ForwardBatch rows() const;
 
  private:

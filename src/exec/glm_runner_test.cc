@@ -38,9 +38,10 @@ class GlmRunnerTest : public ::testing::Test {
     House(const std::filesystem::path& dir, const sched::SchedulerOptions& options) : scheduler(options), runner(load(dir, options)) {}
     static GlmRunner load(const std::filesystem::path& dir, const sched::SchedulerOptions& options) {
       auto glm = model::Glm::load(dir).value();
-      auto cache = model::KvCache::create(glm->config(),
-                                          {.dtype = tensor::DType::bf16, .num_pages = options.num_pages, .page_size = options.page_size})
-                       .value();
+      auto cache =
+          model::KvCache::create(glm->config(),
+                                 {.format = tensor::LatentFormat::bf16, .num_pages = options.num_pages, .page_size = options.page_size})
+              .value();
       return GlmRunner(std::shared_ptr<model::Glm>(std::move(glm)), std::move(cache), std::make_shared<ThreadPool>(1));
     }
     void submit(sched::RequestId id, std::vector<int32_t> prompt, int32_t max_tokens = 12) {

@@ -380,7 +380,7 @@ struct PageStore::Impl {
   const PageFiles files;
   const int64_t file_bytes;
 
-  mutable std::mutex mutex;  // guards all below but the threads; never held during I/O on a page
+  mutable std::mutex mutex;  // guards all below but the threads; never held while a page is read or written
   std::condition_variable write_ready;
   std::condition_variable read_ready;
   std::condition_variable written;  // nothing is queued any more
@@ -661,6 +661,26 @@ bool PageStore::contains(PageKey key) const {
 void PageStore::flush() {
   std::unique_lock lock(impl_->mutex);
   impl_->written.wait(lock, [&] { return impl_->queued.empty(); });
+}
+
+void PageStore::clear() {
+  flush();
+  int64_t failed = 0;
+  std::string reason;  // of the last that failed
+  std::unique_lock lock(impl_->mutex);
+  impl_->refused.clear();
+  while (const auto key = impl_->index.oldest()) {
+    impl_->index.remove(*key);
+    // Under the lock, so that put() of the same page comes before or after, not between; released after each one.
+    if (::unlink(impl_->files.path(*key).c_str()) != 0 && errno != ENOENT) {
+      ++failed;
+      reason = errno_text();
+    }
+    lock.unlock();
+    lock.lock();
+  }
+  impl_->counters.write_errors += failed;
+  if (failed > 0) impl_->warn_rarely(fmt::format("{} pages could not be removed: {}", failed, reason));
 }
 
 PageStore::Stats PageStore::stats() const {

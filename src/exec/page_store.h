@@ -76,6 +76,9 @@ class PageStore {
   // Waits until nothing is queued: all pages put before are on disk or dropped.
   void flush();
 
+  // Any thread; flushes first. Deletes every page that no fetch waits for; pages put meanwhile may stay.
+  void clear();
+
   Stats stats() const;
 
  private:

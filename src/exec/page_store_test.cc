@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "support/checkpoint_writer.h"
+#include "tensor/latent_format.h"
 
 namespace ingot::exec {
 namespace {
@@ -721,7 +722,8 @@ TEST(ModelIdentity, AnotherModelReadsThePagesOfThisOne) {
   const Model model;
   std::set<uint64_t> seen = {model.identity()};
   const auto expect_new = [&](std::string_view what, uint64_t identity) { EXPECT_TRUE(seen.insert(identity).second) << what; };
-  expect_new("dtype of the cache", model.identity("fp8"));
+  for (const auto format : {tensor::LatentFormat::f32, tensor::LatentFormat::fp8, tensor::LatentFormat::fp8_scaled})
+    expect_new("format of the cache", model.identity(tensor::latent_format_name(format)));
   expect_new("page size", model.identity("bf16", 32));
   Model other = model;
   other.config += " ";

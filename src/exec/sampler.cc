@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "base/check.h"
@@ -55,6 +56,15 @@ Doubles exp4(Doubles x) {
   return is_zero ? Doubles{} : series * power;
 }
 
+// Bins of weights in [0, 1]: the first is that of 1, and each octave below has 64. Those of less than 2^-64 share the last: whoever has
+// many of them looks at each.
+constexpr uint64_t kBins = 64 * 64;
+size_t bin_of(double weight) {
+  constexpr uint64_t kFirst = std::bit_cast<uint64_t>(1.0) >> 46;
+  const uint64_t key = std::bit_cast<uint64_t>(weight) >> 46;
+  return static_cast<size_t>(std::min(kFirst - key, kBins - 1));
+}
+
 double exp1(double x) { return exp4(Doubles{} + x)[0]; }
 
 // The largest logit; NaN when there is a NaN.
@@ -87,12 +97,10 @@ bool any_above(const float* block, float limit) {
   return (halves[0] | halves[1] | halves[2] | halves[3]) != 0;
 }
 
-Result<> refuse(std::span<const float> logits, float max) {
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i]) || logits[i] == kInfinity)
-      return fail("the logit of token {} is {}, which is not a number to draw from", i, logits[i]);
-  }
-  return fail("all {} logits are {}: there is no token to draw", logits.size(), max);
+Result<> refuse(std::span<const float> logits) {
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit) || logit == kInfinity; });
+  if (bad == logits.end()) return Sampler::refusal(-1, 0, logits.size());
+  return Sampler::refusal(bad - logits.begin(), *bad, logits.size());
 }
 
 }  // namespace
@@ -108,8 +116,13 @@ Result<Draw> Sampler::sample(std::span<const float> logits, const sched::Samplin
 Result<float> Sampler::max_logit(std::span<const float> logits) {
   INGOT_CHECK(!logits.empty());
   const float max = max_of(logits);
-  if (!std::isfinite(max)) return forward_error(refuse(logits, max).error());
+  if (!std::isfinite(max)) return forward_error(refuse(logits).error());
   return max;
+}
+
+tl::unexpected<Error> Sampler::refusal(int64_t bad_id, float bad_logit, size_t vocab_size) {
+  if (bad_id >= 0) return fail("the logit of token {} is {}, which is not a number to draw from", bad_id, bad_logit);
+  return fail("all {} logits are {}: there is no token to draw", vocab_size, -kInfinity);
 }
 
 int32_t Sampler::likeliest(std::span<const float> logits, float max) {
@@ -173,10 +186,7 @@ Sampler::Kept Sampler::filter(std::span<const float> logits, float max, const sc
     if (!has_top_p && min_weight <= 0) return {.all = true, .total = total};
     // Tokens below this weight sum to less than 1 - top_p of the total, so the smallest set that holds top_p is among the others.
     // The factor leaves room for the rounding of the sums.
-    const double floor = has_top_p ? (1.0 - params.top_p) * total / static_cast<double>(vocab_size) * (1 - 1e-9) : min_weight;
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (weights_[i] >= floor) candidates_.push_back({weights_[i], static_cast<int32_t>(i)});
-    }
+    gather(has_top_p ? (1.0 - params.top_p) * total / static_cast<double>(vocab_size) * (1 - 1e-9) : min_weight);
     if (has_top_p) cut_to_mass(params.top_p * total);
   }
   if (has_top_k) {
@@ -220,6 +230,29 @@ double Sampler::fill_weights(std::span<const float> logits, float max, double te
   return total;
 }
 
+void Sampler::gather(double floor) {
+  for (size_t block = 0; block < block_sums_.size(); ++block) {
+    if (block_sums_[block] < floor) continue;  // so is each of its weights
+    const size_t end = std::min(weights_.size(), (block + 1) * kBlock);
+    size_t i = block * kBlock;
+    for (; i + 2 * kDoubleLanes <= end; i += 2 * kDoubleLanes) {
+      const Longs stays = (load<Doubles>(&weights_[i]) >= floor) | (load<Doubles>(&weights_[i + kDoubleLanes]) >= floor);
+      if ((stays[0] | stays[1] | stays[2] | stays[3]) == 0) continue;
+      // Without a branch: which of them stay is as good as random.
+      Candidate found[2 * kDoubleLanes];
+      size_t count = 0;
+      for (size_t lane = 0; lane < 2 * kDoubleLanes; ++lane) {
+        found[count] = {weights_[i + lane], static_cast<int32_t>(i + lane)};
+        count += static_cast<size_t>(weights_[i + lane] >= floor);
+      }
+      candidates_.insert(candidates_.end(), found, found + count);
+    }
+    for (; i < end; ++i) {
+      if (weights_[i] >= floor) candidates_.push_back({weights_[i], static_cast<int32_t>(i)});
+    }
+  }
+}
+
 void Sampler::select_top(std::span<const float> logits, int64_t count) {
   const auto better = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)];
@@ -254,13 +287,20 @@ void Sampler::select_top(std::span<const float> logits, int64_t count) {
 }
 
 void Sampler::cut_to_mass(double mass) {
+  // The mass by weight, in bins of a 64th of an octave: all before the bin where the sum gets to `mass` are kept.
+  bin_mass_.assign(kBins, 0.0);
+  for (const Candidate& candidate : candidates_) bin_mass_[bin_of(candidate.weight)] += candidate.weight;
+  size_t bin = 0;
+  double kept = 0;
+  while (bin + 1 < kBins && kept + bin_mass_[bin] < mass) kept += bin_mass_[bin++];
+  // Exactly, in that bin, in a copy, so that the candidates stay in the order of ids: halves the interval that holds the last one kept. All
+  // before `low` are kept, all from `high` on are not needed.
   const auto better = [](const Candidate& a, const Candidate& b) { return a.weight > b.weight || (a.weight == b.weight && a.id < b.id); };
-  // Finds the last one kept in a copy, so that the candidates stay in the order of ids. Halves the interval that holds it: all before `low`
-  // are kept, all from `high` on are not needed.
-  ranked_ = candidates_;
+  ranked_.clear();
+  std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(ranked_),
+               [&](const Candidate& candidate) { return bin_of(candidate.weight) == bin; });
   auto low = ranked_.begin();
   auto high = ranked_.end();
-  double kept = 0;
   while (high - low > 32) {
     const auto middle = low + (high - low) / 2;
     std::nth_element(low, middle, high, better);
@@ -274,12 +314,16 @@ void Sampler::cut_to_mass(double mass) {
     }
   }
   std::sort(low, high, better);
-  for (; low != high; ++low) {
-    kept += low->weight;
-    if (kept < mass) continue;
-    std::erase_if(candidates_, [&, last = *low](const Candidate& candidate) { return better(last, candidate); });
-    return;
+  while (low != high && (kept += low->weight) < mass) ++low;
+  if (low == high) return;  // rounding: all of them together fall short
+  const Candidate last = *low;
+  size_t count = 0;
+  for (const Candidate candidate : candidates_) {
+    candidates_[count] = candidate;
+    const bool stays = (candidate.weight > last.weight) | ((candidate.weight == last.weight) & (candidate.id <= last.id));
+    count += static_cast<size_t>(stays);
   }
+  candidates_.resize(count);
 }
 
 sched::TokenLogprob Sampler::logprob(std::span<const float> logits, float max, int32_t token_id, int64_t num_top) {

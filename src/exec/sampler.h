@@ -36,6 +36,8 @@ class Sampler {
   static bool is_greedy(const sched::SamplingParams& params) { return params.temperature < kGreedyTemperature || params.top_k == 1; }
   // The largest logit. Errors as those of sample().
   static Result<float> max_logit(std::span<const float> logits);
+  // What is wrong with a row of vocab_size logits: bad_id is the first that is NaN or +inf; -1: there is none, all are -inf.
+  static tl::unexpected<Error> refusal(int64_t bad_id, float bad_logit, size_t vocab_size);
   // The likeliest token, the smaller id of a tie.
   static int32_t likeliest(std::span<const float> logits, float max);
   // The token at `uniform` in [0, 1) of the distribution.
@@ -62,6 +64,8 @@ class Sampler {
   double fill_weights(std::span<const float> logits, float max, double temperature);
   // The `count` likeliest ids into top_ids_, unordered.
   void select_top(std::span<const float> logits, int64_t count);
+  // Weights of at least `floor` into candidates_, in the order of ids.
+  void gather(double floor);
   // Cuts candidates_, which are in the order of ids, to the smallest likeliest set that holds `mass`.
   void cut_to_mass(double mass);
 
@@ -69,6 +73,7 @@ class Sampler {
   std::vector<double> block_sums_;
   std::vector<Candidate> candidates_;
   std::vector<Candidate> ranked_;
+  std::vector<double> bin_mass_;
   std::vector<int32_t> top_ids_;
 };
 

@@ -43,7 +43,7 @@ TEST(Sampler, EveryDrawIsThatOfTheReference) {
   Rng rng(seed);
   Sampler sampler;
   int num_unequal = 0;
-  constexpr int kCases = 3000;
+  constexpr int kCases = 10000;
   for (int i = 0; i < kCases; ++i) {
     const size_t size = 1 + rng.below(i % 10 == 0 ? 3000 : 60);
     std::vector<float> logits = random_logits(rng, size, 0.1 + 6 * rng.uniform());
@@ -231,13 +231,11 @@ TEST(Sampler, CostPerTokenIsPrinted) {
     const std::vector<float> logits = random_logits(rng, vocab_size, 2.5);
     SamplingParams with_logprobs = params_of(0, 0, 1, 0);
     with_logprobs.top_logprobs = 5;
-    const std::pair<const char*, SamplingParams> cases[] = {{"greedy", params_of(0, 0, 1, 0)},
-                                                            {"temperature", params_of(1, 0, 1, 0)},
-                                                            {"top_p 0.95", params_of(1, 0, 0.95f, 0)},
-                                                            {"top_k 50", params_of(1, 50, 1, 0)},
-                                                            {"top_k 50, top_p 0.95", params_of(1, 50, 0.95f, 0)},
-                                                            {"min_p 0.05", params_of(1, 0, 1, 0.05f)},
-                                                            {"greedy, 5 logprobs", with_logprobs}};
+    const std::pair<const char*, SamplingParams> cases[] = {
+        {"greedy", params_of(0, 0, 1, 0)},         {"temperature", params_of(1, 0, 1, 0)},
+        {"top_p 0.95", params_of(1, 0, 0.95f, 0)}, {"top_p 0.5", params_of(1, 0, 0.5f, 0)},
+        {"top_k 50", params_of(1, 50, 1, 0)},      {"top_k 50, top_p 0.95", params_of(1, 50, 0.95f, 0)},
+        {"min_p 0.05", params_of(1, 0, 1, 0.05f)}, {"greedy, 5 logprobs", with_logprobs}};
     for (const auto& [name, params] : cases) {
       Sampler sampler;
       sampler.sample(logits, params, 0);

@@ -59,6 +59,11 @@ int64_t forced_tokens(double mean, int64_t num_generated) {
   return std::min(end() - num_generated, static_cast<int64_t>(std::ceil(mean)));
 }
 
+// An error of a row, with the request and the position that it is of.
+tl::unexpected<Error> name(const BatchItem& item, int64_t depth, const Error& error) {
+  return fail("request {}, position {}: {}", item.request, static_cast<int64_t>(item.context.size()) + depth, error.text());
+}
+
 }  // namespace
 
 Verifier::Verifier(const VerifyOptions& options) : options_(options) {
@@ -97,10 +102,7 @@ Result<sched::SampledTokens> Verifier::verify(const BatchItem& item, const Draft
   INGOT_CHECK(draft.size() <= item.num_draft && draft.parents.size() == draft.token_ids.size());
   const SamplingParams& params = *item.sampling;
   const bool rejects = !draft.probabilities.empty() && draws_drafts(item);
-  int64_t num_forced = 0;
-  if (options_.forced_acceptance > 0 && item.constraint == nullptr) {
-    num_forced = forced_tokens(options_.forced_acceptance, item.num_generated) - 1;
-  }
+  const int64_t forced = num_forced(item);
   sched::SampledTokens sampled;
   sampled.request = item.request;
   sampled.num_drafted = draft.size();
@@ -108,37 +110,114 @@ Result<sched::SampledTokens> Verifier::verify(const BatchItem& item, const Draft
   for (int64_t depth = 0;; ++depth) {
     Row raw{.logits = logits(static_cast<size_t>(node + 1))};
     if (depth == 0) see_context(item, raw.logits.size());
-    const auto name = [&](const Error& error) {
-      return fail("request {}, position {}: {}", item.request, static_cast<int64_t>(item.context.size()) + depth, error.text());
-    };
     const Result<float> max = Sampler::max_logit(raw.logits);
-    if (!max) return name(max.error());
+    if (!max) return name(item, depth, max.error());
     raw.max = *max;
     const Result<Row> row = restricted_row(item, raw);
     if (!row) {
-      sampled.error = name(row.error()).value().message;
+      sampled.error = name(item, depth, row.error()).value().message;
       return sampled;
     }
     const auto counter = static_cast<uint64_t>(item.num_generated + depth);
     const int32_t next = first_child(draft, node);
     Step step;
-    if (depth < num_forced && next >= 0) {
+    if (depth < forced && next >= 0) {
       step = {.token_id = draft.token_ids[static_cast<size_t>(next)], .draft = next};
     } else if (rejects && next >= 0) {
       step = accept_or_redraw(item, draft, next, *row, counter);
     } else {
       step.token_id = sampler_.draw(row->logits, row->max, params, random_uniform(params.seed, counter));
       // When drafts are to be forced, one too many must not hold by chance.
-      if (num_forced == 0) step.draft = find_child(draft, node, step.token_id);
+      if (forced == 0) step.draft = find_child(draft, node, step.token_id);
     }
-    sampled.token_ids.push_back(step.token_id);
     if (params.top_logprobs >= 0) sampled.logprobs.push_back(sampler_.logprob(raw.logits, raw.max, step.token_id, params.top_logprobs));
-    if (item.constraint != nullptr) item.constraint->on_token(step.token_id);
-    // Behind a stop token nothing is wanted, and a constraint has nothing to say.
-    const bool stops = std::find(params.stop_token_ids.begin(), params.stop_token_ids.end(), step.token_id) != params.stop_token_ids.end();
-    if (step.draft < 0 || stops) return sampled;
+    if (!append(item, step, sampled)) return sampled;
     if (has_penalty(params)) see(step.token_id, 1);
     node = step.draft;
+  }
+}
+
+Result<sched::SampledTokens> Verifier::accept(const BatchItem& item, const Draft& draft, size_t vocab_size, const DrawnRows& rows) {
+  INGOT_CHECK(item.sample && item.sampling != nullptr && item.constraint == nullptr && draft.probabilities.empty());
+  const int32_t num_top = item.sampling->top_logprobs;
+  const int64_t forced = num_forced(item);
+  sched::SampledTokens sampled;
+  sampled.request = item.request;
+  sampled.num_drafted = draft.size();
+  int32_t node = -1;
+  for (int64_t depth = 0;; ++depth) {
+    const DrawnRow drawn = rows(static_cast<size_t>(node + 1));
+    const auto refused = [&](const kernels::RowVerdict& verdict) {
+      return name(item, depth, Sampler::refusal(verdict.bad_id, verdict.bad_logit, vocab_size).value());
+    };
+    if (drawn.row->raw.likeliest < 0) return refused(drawn.row->raw);
+    if (drawn.row->token_id < 0) {
+      sampled.error = refused(drawn.row->adjusted).value().message;
+      return sampled;
+    }
+    const int32_t next = first_child(draft, node);
+    Step step{.token_id = drawn.row->token_id};
+    if (depth < forced && next >= 0)
+      step = {.token_id = draft.token_ids[static_cast<size_t>(next)], .draft = next};
+    else if (forced == 0)
+      step.draft = find_child(draft, node, step.token_id);
+    if (num_top >= 0) {
+      sampled.logprobs.push_back(logprob_of({drawn.row, drawn.top.first(std::min(static_cast<size_t>(num_top), vocab_size))}));
+    }
+    if (!append(item, step, sampled)) return sampled;
+    node = step.draft;
+  }
+}
+
+sched::TokenLogprob Verifier::logprob_of(const DrawnRow& drawn) {
+  const double log_total = std::log(drawn.row->total) + drawn.row->max;
+  sched::TokenLogprob logprob;
+  logprob.logprob = static_cast<float>(drawn.row->logit - log_total);
+  for (const kernels::LikelyToken& likely : drawn.top)
+    logprob.top.emplace_back(likely.token_id, static_cast<float>(likely.logit - log_total));
+  return logprob;
+}
+
+int64_t Verifier::num_forced(const BatchItem& item) const {
+  if (options_.forced_acceptance == 0 || item.constraint != nullptr) return 0;
+  return forced_tokens(options_.forced_acceptance, item.num_generated) - 1;
+}
+
+bool Verifier::append(const BatchItem& item, const Step& step, sched::SampledTokens& to) {
+  to.token_ids.push_back(step.token_id);
+  if (item.constraint != nullptr) item.constraint->on_token(step.token_id);
+  // Behind a stop token nothing is wanted, and a constraint has nothing to say.
+  const std::vector<int32_t>& stops = item.sampling->stop_token_ids;
+  return step.draft >= 0 && std::find(stops.begin(), stops.end(), step.token_id) == stops.end();
+}
+
+kernels::DrawRow Verifier::describe(const BatchItem& item, int32_t depth) const {
+  const SamplingParams& params = *item.sampling;
+  kernels::DrawRow row;
+  row.kind = Sampler::is_greedy(params) ? kernels::DrawKind::greedy : kernels::DrawKind::draw;
+  row.uniform = random_uniform(params.seed, static_cast<uint64_t>(item.num_generated + depth));
+  row.temperature = params.temperature;
+  row.top_p = params.top_p;
+  row.min_p = params.min_p;
+  row.top_k = params.top_k;
+  row.repetition_penalty = params.repetition_penalty;
+  row.frequency_penalty = params.frequency_penalty;
+  row.presence_penalty = params.presence_penalty;
+  row.num_top = params.top_logprobs;
+  row.num_drafted = has_penalty(params) ? depth : 0;
+  return row;
+}
+
+void Verifier::add_changes(const BatchItem& item, size_t vocab_size, std::vector<kernels::LogitChange>& to) {
+  see_context(item, vocab_size);
+  const size_t first = to.size();
+  for (const Seen& seen : seen_) to.push_back({seen.token_id, seen.count, 0.0f});
+  for (const auto& [token_id, bias] : item.sampling->logit_bias) {
+    const int32_t at = seen_.empty() ? -1 : seen_at_.at(static_cast<size_t>(token_id));
+    if (at >= 0)
+      to[first + static_cast<size_t>(at)].bias = bias;
+    else
+      to.push_back({token_id, -1, bias});
   }
 }
 

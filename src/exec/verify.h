@@ -29,6 +29,7 @@
 #include "base/result.h"
 #include "exec/draft_source.h"
 #include "exec/sampler.h"
+#include "kernels/params.h"
 
 namespace ingot::exec {
 
@@ -45,6 +46,15 @@ class Verifier {
   // The logits (vocab_size) that follow draft `row - 1`, or with row 0 the last known token. Asked in the order in which drafts hold, each
   // once; valid until the next call.
   using LogitRows = std::function<std::span<const float>(size_t row)>;
+
+  // What a GPU drew from the row of the same number, with no draft thrown yet.
+  struct DrawnRow {
+    const kernels::SampledRow* row = nullptr;
+    std::span<const kernels::LikelyToken> top;  // at least as many as the item's top_logprobs
+  };
+  using DrawnRows = std::function<DrawnRow(size_t row)>;
+  // Of a row that wanted logprobs: those of the token and of all of drawn.top.
+  static sched::TokenLogprob logprob_of(const DrawnRow& drawn);
 
   explicit Verifier(const VerifyOptions& options = {});
 
@@ -63,6 +73,15 @@ class Verifier {
   // Errors: logits that are no numbers, naming request, position and token id.
   Result<sched::SampledTokens> verify(const sched::BatchItem& item, const Draft& draft, const LogitRows& logits);
 
+  // The same when a GPU draws, under what describe() told it, the token of each row as if all drafts before it held: by the rule of the
+  // same draw alone, and for items without a constraint. Forced drafts have the logprobs of what they replaced.
+  Result<sched::SampledTokens> accept(const sched::BatchItem& item, const Draft& draft, size_t vocab_size, const DrawnRows& rows);
+
+  // How a GPU is to draw token number item.num_generated + depth, after `depth` drafts; and, with its changes, a draft that comes there.
+  kernels::DrawRow describe(const sched::BatchItem& item, int32_t depth) const;
+  // What penalties and logit_bias change for item, before any draft.
+  void add_changes(const sched::BatchItem& item, size_t vocab_size, std::vector<kernels::LogitChange>& to);
+
  private:
   // A token that a penalty is for.
   struct Seen {
@@ -79,6 +98,10 @@ class Verifier {
     int32_t draft = -1;
   };
 
+  // Drafts from the root on that hold whatever is drawn.
+  int64_t num_forced(const sched::BatchItem& item) const;
+  // Appends the token of a step. Whether the next one is wanted.
+  static bool append(const sched::BatchItem& item, const Step& step, sched::SampledTokens& to);
   // Fills seen_ for an item.
   void see_context(const sched::BatchItem& item, size_t vocab_size);
   void see(int32_t token_id, int32_t count);

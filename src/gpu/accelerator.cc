@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 
 namespace ingot::gpu {
+namespace {
+
+constexpr size_t kFreeShared = size_t{48} << 10;  // of a block, that need not be asked for
+
+}  // namespace
 
 Result<std::shared_ptr<Accelerator>> Accelerator::open(std::unique_ptr<Driver> driver, int device, std::span<const CodeBlob> code,
                                                        std::span<const EntryPoint> entries) {
@@ -20,10 +26,17 @@ Result<std::shared_ptr<Accelerator>> Accelerator::open(std::unique_ptr<Driver> d
   }
   for (const EntryPoint& entry : entries) {
     const auto blob = std::find_if(blobs.begin(), blobs.end(), [&](const CodeBlob& b) { return b.source == entry.source; });
+    if (blob == blobs.end() && entry.native) {
+      made->functions_.push_back({});
+      continue;
+    }
     if (blob == blobs.end()) return fail("kernel {}: this program holds no code of {} for {}", entry.name, entry.source, made->info_.arch);
     INGOT_ASSIGN(const Function function, made->driver_->find(made->modules_[static_cast<size_t>(blob - blobs.begin())], entry.name));
     made->functions_.push_back(function);
   }
+  // Programmatic launches came with compute capability 9.0.
+  made->starts_early_ = made->driver_->kind() == "cuda" && std::atoi(made->info_.arch.c_str() + 3) >= 90;
+  made->allowed_shared_.assign(made->functions_.size(), kFreeShared);
   INGOT_ASSIGN(made->queue_, made->driver_->create_queue());
   return made;
 }
@@ -36,12 +49,22 @@ Accelerator::~Accelerator() {
 
 void Accelerator::enter() { keep(driver_->use(info_.index)); }
 
+void Accelerator::allow_shared(size_t entry, size_t bytes) {
+  if (failure_ || bytes <= allowed_shared_[entry]) return;
+  allowed_shared_[entry] = bytes;
+  keep(driver_->allow_shared(functions_[entry], bytes));
+}
+
 void Accelerator::copy(void* to, const void* from, size_t bytes) {
   if (!failure_) keep(driver_->copy(to, from, bytes, queue_));
 }
 
 void Accelerator::fill(void* memory, uint8_t byte, size_t bytes) {
   if (!failure_) keep(driver_->fill(memory, byte, bytes, queue_));
+}
+
+void Accelerator::record(Event event) {
+  if (!failure_) keep(capturing_ ? driver_->record_in_graph(event, queue_) : driver_->record(event, queue_));
 }
 
 Result<> Accelerator::finish() {
@@ -52,10 +75,13 @@ Result<> Accelerator::finish() {
 
 Result<> Accelerator::begin_capture() {
   if (failure_) return forward_error(*failure_);
-  return driver_->begin_capture(queue_);
+  INGOT_TRY(driver_->begin_capture(queue_));
+  capturing_ = true;
+  return {};
 }
 
 Result<Graph> Accelerator::end_capture() {
+  capturing_ = false;
   auto graph = driver_->end_capture(queue_);
   if (failure_) {
     if (graph) driver_->destroy(*graph);

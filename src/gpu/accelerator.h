@@ -23,8 +23,9 @@ enum class MemoryPlace : uint8_t;
 
 class Accelerator {
  public:
-  // Loads those blobs of `code` that device number `device` runs, and finds every kernel of `entries` in the blob of its source.
-  // Errors: no such device, no code for its architecture, a kernel that is not there, or the driver's.
+  // Loads those blobs of `code` that device number `device` runs, and finds every kernel of `entries` in the blob of its source; native
+  // ones whose blob is of another architecture are left out. Errors: no such device, no code for its architecture, a kernel that is not
+  // there, or the driver's.
   static Result<std::shared_ptr<Accelerator>> open(std::unique_ptr<Driver> driver, int device, std::span<const CodeBlob> code,
                                                    std::span<const EntryPoint> entries);
   ~Accelerator();
@@ -38,10 +39,18 @@ class Accelerator {
   // Makes this GPU the one that the calling thread's driver calls mean.
   void enter();
 
-  // Puts kernel `entry` (an index of `entries`) on the queue.
+  // Whether this GPU has kernel `entry` (an index of `entries`): always, but for native ones.
+  bool has(size_t entry) const { return functions_[entry].handle != nullptr; }
+
+  // Puts kernel `entry` on the queue. Params that have a shared_bytes() want so much dynamic shared memory a block.
   template <class Params>
   void launch(size_t entry, const Params& params) {
-    if (!failure_) keep(driver_->launch(functions_[entry], params.grid(), 0, queue_, params));
+    size_t shared = 0;
+    if constexpr (requires { params.shared_bytes(); }) {
+      shared = params.shared_bytes();
+      allow_shared(entry, shared);
+    }
+    if (!failure_) keep(driver_->launch(functions_[entry], params.grid(), shared, queue_, params, starts_early_));
   }
   // From and to device or pinned host memory.
   void copy(void* to, const void* from, size_t bytes);
@@ -53,8 +62,11 @@ class Accelerator {
   // Waits until the queue is empty. Errors: the first failure since open().
   Result<> finish();
 
-  // Launches after begin_capture() are written down instead of run, until end_capture() makes a graph of them. Nothing but launches may
-  // come between. Errors: the driver's, or a failure that came before.
+  // Marks this place of the queue, or of the graph that is being captured, whose every replay marks it anew.
+  void record(Event event);
+
+  // Launches after begin_capture() are written down instead of run, until end_capture() makes a graph of them. Nothing but launches and
+  // records may come between. Errors: the driver's, or a failure that came before.
   Result<> begin_capture();
   Result<Graph> end_capture();
   void replay(const Graph& graph);
@@ -69,13 +81,17 @@ class Accelerator {
   void keep(Result<> result) {
     if (!result) report(std::move(result).error());
   }
+  void allow_shared(size_t entry, size_t bytes);
 
   std::unique_ptr<Driver> driver_;
   DeviceInfo info_;
   Queue queue_;
+  bool starts_early_ = false;  // kernels are set up while those before them still run
   std::vector<Module> modules_;
-  std::vector<Function> functions_;  // by number
+  std::vector<Function> functions_;     // by number
+  std::vector<size_t> allowed_shared_;  // of each: the most dynamic shared memory it was allowed so far
   std::optional<Error> failure_;
+  bool capturing_ = false;
   size_t allocated_bytes_ = 0;
 };
 

@@ -89,6 +89,24 @@ TEST(Accelerator, AGraphIsLaunchesAlone) {
   device->driver().destroy(graph);
 }
 
+// A table of times that are all those of the run that was captured: the events were recorded then, and by no replay.
+TEST(Accelerator, EveryReplayRecordsTheEventsOfItsGraph) {
+  const auto device = fake_accelerator();
+  const auto there = must(DeviceMemory::allocate(device, sizeof(float)));
+  const Event now = must(device->driver().create_event(true)), event = must(device->driver().create_event(true));
+  device->record(now);
+  must(device->begin_capture());
+  device->record(event);
+  device->launch(0, DoubleParams{reinterpret_cast<float*>(there.data()), 1});
+  const Graph graph = must(device->end_capture());
+  EXPECT_EQ(graph.nodes, 2u);
+  for (int i = 0; i < 3; ++i) device->replay(graph);
+  must(device->finish());
+  EXPECT_EQ(must(device->driver().elapsed_ms(now, event)), 2.5f);  // of the fake: records of the one less those of the other
+  for (const Event e : {now, event}) device->driver().destroy(e);
+  device->driver().destroy(graph);
+}
+
 TEST(Accelerator, WhatIsMissingIsNamed) {
   const EntryPoint treble[] = {{"ingot_Treble", "double.cu"}}, nowhere[] = {{"ingot_Double", "treble.cu"}};
   EXPECT_THAT(Accelerator::open(fake_driver(), 0, kBlobs, treble).error().message, HasSubstr("kernel ingot_Treble: "));

@@ -17,6 +17,7 @@ struct CodeBlob {
 struct EntryPoint {
   const char* name;         // "ingot_Embed"
   std::string_view source;  // as CodeBlob
+  bool native = false;      // written for one architecture: others have no such kernel (Accelerator::has)
 };
 
 }  // namespace ingot::gpu

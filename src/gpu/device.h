@@ -34,12 +34,15 @@ GPU_FN void block_add(T* p, T v) {
 }
 GPU_FN float exp(float v) { return expf(v); }
 GPU_FN float rsqrt(float v) { return rsqrtf(v); }
+// A kernel may have been set up before the one ahead of it was done: its work begins here, after that, and the next may be set up.
+GPU_FN void start_after_previous() { asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory"); }
 }  // namespace vendor
 
 #define GPU_ENTRY_AS(name, ...)                                                          \
   extern "C" __global__ void __launch_bounds__(::ingot::gpu::max_threads<__VA_ARGS__>()) \
       ingot_##name(const __grid_constant__ typename __VA_ARGS__::Params p) {             \
     __shared__ typename __VA_ARGS__::Shared s;                                           \
+    ::ingot::gpu::vendor::start_after_previous();                                        \
     ::ingot::gpu::Device<::ingot::gpu::vendor::kLanes> g;                                \
     __VA_ARGS__{}(g, s, p);                                                              \
   }

@@ -32,14 +32,17 @@ Result<Library> open_one_of(const VendorConstants& vendor, const std::string& pa
   return fail_hint(fmt::format("install {}'s driver, or use --device cpu", vendor.vendor), "{}", reasons);
 }
 
+// Newer than the rest and needed for measurements alone: a library may lack it.
+bool is_optional(std::string_view name) { return name.ends_with("EventRecordWithFlags"); }
+
 Result<DriverApi> find_functions(const VendorConstants& vendor, const Library& library) {
   DriverApi api;
   const bool first = &vendor == &kCuda;
   const char* missing = nullptr;
-#define INGOT_DRIVER_FIND(field, arguments, cuda, hip)                              \
-  if (const char* name = first ? cuda : hip) {                                      \
-    api.field = reinterpret_cast<decltype(api.field)>(dlsym(library.handle, name)); \
-    if (api.field == nullptr && missing == nullptr) missing = name;                 \
+#define INGOT_DRIVER_FIND(field, arguments, cuda, hip)                                    \
+  if (const char* name = first ? cuda : hip) {                                            \
+    api.field = reinterpret_cast<decltype(api.field)>(dlsym(library.handle, name));       \
+    if (api.field == nullptr && missing == nullptr && !is_optional(name)) missing = name; \
   }
   INGOT_DRIVER_FUNCTIONS(INGOT_DRIVER_FIND)
 #undef INGOT_DRIVER_FIND
@@ -241,6 +244,11 @@ Result<Event> Driver::create_event(bool timing) {
 
 void Driver::destroy(Event event) { impl_->check_quietly(impl_->api.event_destroy(event.handle), impl_->names.event_destroy); }
 Result<> Driver::record(Event event, Queue queue) { return INGOT_DRIVER_CALL(event_record, event.handle, queue.handle); }
+Result<> Driver::record_in_graph(Event event, Queue queue) {
+  if (impl_->api.event_record_with == nullptr)
+    return fail_hint("a newer driver has it", "{} has no function {}", impl_->library, impl_->names.event_record_with);
+  return INGOT_DRIVER_CALL(event_record_with, event.handle, queue.handle, kEventRecordExternal);
+}
 Result<> Driver::wait(Queue queue, Event event) { return INGOT_DRIVER_CALL(queue_wait_event, queue.handle, event.handle, 0); }
 Result<> Driver::wait(Event event) { return INGOT_DRIVER_CALL(event_wait, event.handle); }
 
@@ -278,10 +286,20 @@ Result<> Driver::allow_shared(Function function, size_t bytes) {
   return INGOT_DRIVER_CALL(function_set, function.handle, kMaxDynamicSharedBytes, static_cast<int>(bytes));
 }
 
-Result<> Driver::launch_bytes(Function function, Grid grid, size_t shared_bytes, Queue queue, const void* params) {
+Result<> Driver::launch_bytes(Function function, Grid grid, size_t shared_bytes, Queue queue, const void* params, bool early) {
   if (grid.blocks == 0) return {};
   if (grid.blocks < 0 || grid.blocks > std::numeric_limits<int32_t>::max()) return fail("a grid of {} blocks", grid.blocks);
   void* arguments[] = {const_cast<void*>(params)};  // read only, copied before the call returns
+  if (early && impl_->api.launch_with != nullptr) {
+    LaunchAttribute attribute{kStartEarly, 0, 1, {}};
+    const LaunchConfig config{{static_cast<unsigned>(grid.blocks), 1, 1},
+                              {static_cast<unsigned>(grid.threads), 1, 1},
+                              static_cast<unsigned>(shared_bytes),
+                              queue.handle,
+                              &attribute,
+                              1};
+    return INGOT_DRIVER_CALL(launch_with, &config, function.handle, arguments, nullptr);
+  }
   return INGOT_DRIVER_CALL(launch, function.handle, static_cast<unsigned>(grid.blocks), 1, 1, static_cast<unsigned>(grid.threads), 1, 1,
                            static_cast<unsigned>(shared_bytes), queue.handle, arguments, nullptr);
 }

@@ -97,6 +97,8 @@ class Driver {
   Result<Event> create_event(bool timing);
   void destroy(Event event);
   Result<> record(Event event, Queue queue);
+  // While `queue` is being captured: a part of the graph, so that every replay records the event anew.
+  Result<> record_in_graph(Event event, Queue queue);
   Result<> wait(Queue queue, Event event);  // later work of `queue` waits; the caller does not
   Result<> wait(Event event);
   Result<bool> done(Event event) const;
@@ -108,11 +110,12 @@ class Driver {
   // Lets blocks of `function` have this much shared memory beyond what it declares; needed above 48 KiB.
   Result<> allow_shared(Function function, size_t bytes);
 
-  // Runs `function` with one argument, a struct passed by value. A grid of no blocks runs nothing.
+  // Runs `function` with one argument, a struct passed by value. A grid of no blocks runs nothing. With `early` it may be set up while
+  // the work before it still runs, where the vendor has that: then it must wait for that work by itself, as every GPU_ENTRY does.
   // Errors: more blocks than 2^31 - 1; what the driver has against it.
   template <class Params>
-  Result<> launch(Function function, Grid grid, size_t shared_bytes, Queue queue, const Params& params) {
-    return launch_bytes(function, grid, shared_bytes, queue, &params);
+  Result<> launch(Function function, Grid grid, size_t shared_bytes, Queue queue, const Params& params, bool early = false) {
+    return launch_bytes(function, grid, shared_bytes, queue, &params, early);
   }
 
   // Between begin_capture and end_capture the work put on `queue` is not run but written down. end_capture must be called even when
@@ -125,7 +128,7 @@ class Driver {
  private:
   struct Impl;
   explicit Driver(std::unique_ptr<Impl> impl);
-  Result<> launch_bytes(Function function, Grid grid, size_t shared_bytes, Queue queue, const void* params);
+  Result<> launch_bytes(Function function, Grid grid, size_t shared_bytes, Queue queue, const void* params, bool early);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -8,6 +8,22 @@
 
 namespace ingot::gpu {
 
+// CUlaunchConfig and CUlaunchAttribute of CUDA 11.8 and later.
+struct LaunchAttribute {
+  int id;
+  int gap;
+  int value;  // the first word of a union of 64 bytes
+  int rest[15];
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3];
+  unsigned shared_bytes;
+  void* queue;
+  LaunchAttribute* attributes;
+  unsigned num_attributes;
+};
+inline constexpr int kStartEarly = 6;  // programmatic stream serialisation
+
 // FUNCTION(field, arguments, name in libcuda, name in libamdhip64); a null name: that library needs no such call.
 // clang-format off
 #define INGOT_DRIVER_FUNCTIONS(FUNCTION)                                                                                      \
@@ -39,6 +55,7 @@ namespace ingot::gpu {
   FUNCTION(event_create, (void**, unsigned), "cuEventCreate", "hipEventCreateWithFlags")                                      \
   FUNCTION(event_destroy, (void*), "cuEventDestroy_v2", "hipEventDestroy")                                                    \
   FUNCTION(event_record, (void*, void*), "cuEventRecord", "hipEventRecord")                                                   \
+  FUNCTION(event_record_with, (void*, void*, unsigned), "cuEventRecordWithFlags", "hipEventRecordWithFlags")                  \
   FUNCTION(event_query, (void*), "cuEventQuery", "hipEventQuery")                                                             \
   FUNCTION(event_wait, (void*), "cuEventSynchronize", "hipEventSynchronize")                                                  \
   FUNCTION(event_elapsed, (float*, void*, void*), "cuEventElapsedTime", "hipEventElapsedTime")                                \
@@ -48,6 +65,7 @@ namespace ingot::gpu {
   FUNCTION(function_set, (void*, int, int), "cuFuncSetAttribute", nullptr)                                                    \
   FUNCTION(launch, (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**),      \
            "cuLaunchKernel", "hipModuleLaunchKernel")                                                                         \
+  FUNCTION(launch_with, (const LaunchConfig*, void*, void**, void**), "cuLaunchKernelEx", nullptr)                            \
   FUNCTION(capture_begin, (void*, int), "cuStreamBeginCapture_v2", "hipStreamBeginCapture")                                   \
   FUNCTION(capture_end, (void*, void**), "cuStreamEndCapture", "hipStreamEndCapture")                                         \
   FUNCTION(graph_nodes, (void*, void**, size_t*), "cuGraphGetNodes", "hipGraphGetNodes")                                      \
@@ -73,7 +91,8 @@ inline constexpr VendorConstants kHip{"hip", "AMD", {"libamdhip64.so.7", "libamd
 inline constexpr unsigned kQueueNonBlocking = 1;    // not ordered against the default queue
 inline constexpr unsigned kHostPortableMapped = 3;  // every device reaches it, at the address the host has
 inline constexpr unsigned kEventWithoutTiming = 2;
-inline constexpr int kCaptureThreadLocal = 1;  // other threads may go on allocating
+inline constexpr unsigned kEventRecordExternal = 1;  // event_record_with: a node of the graph that is being captured
+inline constexpr int kCaptureThreadLocal = 1;        // other threads may go on allocating
 inline constexpr int kNotReady = 600;
 inline constexpr int kCopyDefault = 4;            // copy_of_kind: the direction is told from the pointers
 inline constexpr int kMaxDynamicSharedBytes = 8;  // function_set

@@ -6,6 +6,8 @@
 // NaN.
 #include "gpu/driver_fake.h"
 
+#include "gpu/driver_api.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@ using ingot::gpu::FakeKernel;
 struct Launch {
   const FakeKernel* kernel;
   std::vector<uint8_t> params;
+  int* event = nullptr;  // in place of a kernel: the count of an event that is recorded
 };
 using Recorded = std::vector<Launch>;
 
@@ -90,6 +93,10 @@ int give(void** to, void* value) {
   return 0;
 }
 int run(const Launch& launch) {
+  if (launch.event != nullptr) {
+    ++*launch.event;
+    return 0;
+  }
   bool reaches = true;
   launch.kernel->pointers(
       launch.params.data(),
@@ -100,6 +107,16 @@ int run(const Launch& launch) {
   if (!reaches) return kIllegalAddress;
   const Opened opened;
   launch.kernel->run(launch.params.data());
+  return 0;
+}
+
+// Runs the kernel, or writes it down while a queue is in capture.
+int launch(const FakeKernel* kernel, unsigned blocks, unsigned threads, void** arguments) {
+  if (kernel == nullptr || blocks == 0 || threads != static_cast<unsigned>(kernel->threads)) return kInvalid;
+  const auto* params = static_cast<const uint8_t*>(arguments[0]);
+  Launch one{kernel, {params, params + kernel->params_bytes}, nullptr};
+  if (capturing == nullptr) return run(one);
+  capturing->push_back(std::move(one));
   return 0;
 }
 int name_of(int code, const char** text, bool long_form) {
@@ -213,7 +230,13 @@ BOTH(cuEventCreate, hipEventCreateWithFlags, (void** event, unsigned flags),
      { return flags == 0 || flags == 2 ? give(event, std::calloc(2, sizeof(int))) : kInvalid; })
 BOTH(cuEventDestroy_v2, hipEventDestroy, (void* event), { return release(event); })
 BOTH(cuEventRecord, hipEventRecord, (void* event, void*), {
+  if (capturing != nullptr) return kInvalid;
   ++static_cast<int*>(event)[0];
+  return 0;
+})
+BOTH(cuEventRecordWithFlags, hipEventRecordWithFlags, (void* event, void*, unsigned flags), {
+  if (capturing == nullptr || flags != 1) return kInvalid;
+  capturing->push_back({nullptr, {}, static_cast<int*>(event)});
   return 0;
 })
 BOTH(cuEventQuery, hipEventQuery, (void* event), { return static_cast<int*>(event)[1]++ == 0 ? kNotReady : 0; })
@@ -236,15 +259,15 @@ BOTH(cuLaunchKernel, hipModuleLaunchKernel,
      (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned, void*, void** arguments,
       void** extra),
      {
-       const auto* kernel = static_cast<const FakeKernel*>(function);
-       if (kernel == nullptr || x == 0 || y * z * ty * tz != 1 || threads != static_cast<unsigned>(kernel->threads) || extra != nullptr)
-         return kInvalid;
-       const auto* params = static_cast<const uint8_t*>(arguments[0]);
-       Launch launch{kernel, {params, params + kernel->params_bytes}};
-       if (capturing == nullptr) return run(launch);
-       capturing->push_back(std::move(launch));
-       return 0;
+       if (y * z * ty * tz != 1 || extra != nullptr) return kInvalid;
+       return launch(static_cast<const FakeKernel*>(function), x, threads, arguments);
      })
+ONE(cuLaunchKernelEx, (const ingot::gpu::LaunchConfig* config, void* function, void** arguments, void** extra), {
+  const auto& [grid, block, shared_bytes, queue, attributes, num_attributes] = *config;
+  if (grid[1] * grid[2] * block[1] * block[2] != 1 || extra != nullptr || num_attributes != 1) return kInvalid;
+  if (attributes[0].id != ingot::gpu::kStartEarly || attributes[0].value != 1) return kInvalid;
+  return launch(static_cast<const FakeKernel*>(function), grid[0], block[0], arguments);
+})
 BOTH(cuStreamBeginCapture_v2, hipStreamBeginCapture, (void*, int mode), {
   capturing = new Recorded;
   return mode == 1 ? 0 : kInvalid;

@@ -89,7 +89,16 @@ GPU_FN float block_total(G& g, float (&scratch)[kThreads], int64_t count, Term t
   constexpr int kOwn = G::lanes == 1 ? kThreads : 1;  // the CPU's one thread stands for all of them
   float part[kOwn] = {};
   const int64_t full = count / kThreads * kThreads;
-  for (int64_t first = 0; first < full; first += kThreads) {
+  int64_t first = 0;
+  if constexpr (kOwn == 1) {
+    constexpr int kAhead = 8;  // terms that are under way together
+    for (; first + kAhead * kThreads <= full; first += kAhead * kThreads) {
+      float ahead[kAhead];
+      for (int j = 0; j < kAhead; ++j) ahead[j] = term(first + j * kThreads + g.thread());
+      for (int j = 0; j < kAhead; ++j) part[0] += ahead[j];
+    }
+  }
+  for (; first < full; first += kThreads) {
     for (int j = 0; j < kOwn; ++j) part[j] += term(first + g.thread() + j);
   }
   for (int j = 0; j < kOwn; ++j) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/thread_pool.h"
 
@@ -10,16 +11,45 @@ namespace ingot::gpu {
 
 class Accelerator;
 
-// How a GPU multiplies by weights. Both are batch invariant: a row's bits do not depend on the rows beside it.
+// Rows of a step that decodes or verifies, at most: the native kernels of such steps are batch invariant among them.
+inline constexpr int64_t kMaxStreamRows = 512;
+
+// How a GPU multiplies. `lanes` and `tiles` are batch invariant: a row's bits do not depend on the rows beside it. `fast` is among steps
+// of up to kMaxStreamRows rows, which covers decoding and verification; larger ones have kernels whose sums have another order.
 enum class DeviceMatmul : uint8_t {
   lanes,  // in f32, by the kernels that the CPU has too
   tiles,  // activations rounded to bf16, on matrix instructions; weights stored as f32 still by lanes
+  fast,   // as tiles, and by the native kernels of a GPU that has them, for attention too
+};
+
+// What an operation must move and compute at least.
+struct OpCost {
+  double bytes = 0;
+  double flop = 0;
+};
+
+// What the arrays of a step on a GPU would tell, and the host does not know when it launches; 0: not known, the most is assumed.
+struct OpHints {
+  double distinct_experts = 0;   // that some row of a step is sent to
+  double positions = 0;          // that a row sees, in the mean
+  double rows_per_sequence = 1;  // of a step
+};
+
+// Sees every operation that is put on a GPU's queue.
+struct OpObserver {
+  virtual ~OpObserver() = default;
+  OpHints hints;  // for the costs that it is told
+  // `op` is the operation or its role, `kernel` what was chosen for it; both live for ever.
+  virtual void before(std::string_view op, std::string_view kernel, const OpCost& cost) = 0;
+  virtual void after() = 0;
 };
 
 struct Stream {
   ThreadPool* pool = nullptr;     // not owned; of the CPU alone
   Accelerator* device = nullptr;  // not owned; null: the CPU
   DeviceMatmul matmul = DeviceMatmul::lanes;
+  OpObserver* observer = nullptr;  // not owned; of a GPU alone; null: nobody looks
+  std::string_view role = {};      // what the next operations are for ("q_b"), as the observer is to name them; empty: their own name
 };
 
 }  // namespace ingot::gpu

@@ -8,7 +8,7 @@
 #include "kernels/ref/sparse_mla.h"
 #include "kernels/sparse_mla.kernel.h"
 #include "support/compare.h"
-#include "support/inputs.h"
+#include "support/latents.h"
 #include "support/machines.h"
 
 namespace ingot::kernels {
@@ -30,23 +30,24 @@ TEST(SparseMla, AllPositionsUpToTheTokenAroundTilesAndPages) {
   SeededRng rng(1);
   Buffer<int32_t> pages(falling_pages(132));
   Buffer<int32_t> positions(std::vector<int32_t>{0, 2, 3, 4, 62, 63, 64, 130, -1});  // tiles have 64 keys; the last row is padding
-  const int64_t tokens = positions.size(), heads = 2, latent_dim = 37, rope_dim = 6, dim = latent_dim + rope_dim;
+  const int64_t tokens = positions.size(), heads = 2, rope_dim = 6;
   Buffer<int32_t> seqs(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
-  for (const auto type : {DType::f32, DType::bf16, DType::f8_e4m3}) {
-    Buffer<uint8_t> cache(encoded(random_floats(rng, 132 * dim), type));
+  for (const LatentFormat format : kLatentFormats) {
+    const int64_t latent_dim = format == LatentFormat::fp8_scaled ? 132 : 37, dim = latent_dim + rope_dim;  // one group and 4 numbers
+    Buffer<uint8_t> cache(encoded_latents(random_floats(rng, 132 * dim), format, latent_dim, rope_dim));
     Buffer<float> q(random_floats(rng, tokens * heads * dim)), out(tokens * heads * latent_dim);
-    const SparseMlaParams p{out.data(), q.data(), cache.data(), type,     nullptr, 0, {pages.data(), seqs.data(), positions.data(), 33, 4},
+    const SparseMlaParams p{out.data(), q.data(), cache.data(), format,   nullptr, 0, {pages.data(), seqs.data(), positions.data(), 33, 4},
                             tokens,     heads,    latent_dim,   rope_dim, 0.3f};
     run_everywhere<SparseMla>(p, out);
     std::vector<double> expected = ref::sparse_mla(p);
-    EXPECT_TRUE(all_close(expected, strided(out, tokens * heads, latent_dim, latent_dim), kAttention)) << static_cast<int>(type);
+    EXPECT_TRUE(all_close(expected, strided(out, tokens * heads, latent_dim, latent_dim), kAttention)) << static_cast<int>(format);
     EXPECT_EQ(out[(tokens * heads - 1) * latent_dim], 0.0f) << "a padding row gives zeros";
   }
 }
 
 TEST(SparseMla, ChosenPositionsOfTwoSequencesWithUnusedPlaces) {
   SeededRng rng(2);
-  const int64_t heads = 3, latent_dim = 33, rope_dim = 4, dim = latent_dim + rope_dim, topk = 70;
+  const int64_t heads = 3, rope_dim = 4, topk = 70;
   // Sequence 0: pages 3, 0; sequence 1: page 2.
   Buffer<int32_t> pages(std::vector<int32_t>{3, 0, 2, -1}), seqs(std::vector<int32_t>{0, 1, 0, 1}),
       positions(std::vector<int32_t>{79, 9, 4, -1});
@@ -56,16 +57,17 @@ TEST(SparseMla, ChosenPositionsOfTwoSequencesWithUnusedPlaces) {
   for (int i = 0; i < 2; ++i)
     list[static_cast<size_t>(140 + 66 + i)] = 4 * i;  // unused places first, in a tile of their own; row 3 is padding
   Buffer<int32_t> indices(list);
-  for (const auto type : {DType::f32, DType::bf16, DType::f8_e4m3}) {
-    Buffer<uint8_t> cache(encoded(random_floats(rng, 4 * 40 * dim), type));
+  for (const LatentFormat format : kLatentFormats) {
+    const int64_t latent_dim = format == LatentFormat::fp8_scaled ? 36 : 33, dim = latent_dim + rope_dim;
+    Buffer<uint8_t> cache(encoded_latents(random_floats(rng, 4 * 40 * dim), format, latent_dim, rope_dim));
     Buffer<float> q(random_floats(rng, 4 * heads * dim)), out(4 * heads * latent_dim);
     const SparseMlaParams p{
-        out.data(), q.data(),   cache.data(), type, indices.data(), topk, {pages.data(), seqs.data(), positions.data(), 2, 40}, 4,
+        out.data(), q.data(),   cache.data(), format, indices.data(), topk, {pages.data(), seqs.data(), positions.data(), 2, 40}, 4,
         heads,      latent_dim, rope_dim,     0.5f};
     run_everywhere<SparseMla>(p, out);
     const std::vector<double> actual = strided(out, 4 * heads, latent_dim, latent_dim);
     std::vector<double> expected = ref::sparse_mla(p);
-    EXPECT_TRUE(all_close(expected, actual, kAttention)) << static_cast<int>(type);
+    EXPECT_TRUE(all_close(expected, actual, kAttention)) << static_cast<int>(format);
   }
 }
 
@@ -77,14 +79,14 @@ TEST(SparseMla, WidthsPastOneSetOfAccumulators) {
     Buffer<uint8_t> cache(encoded(random_floats(rng, 8 * dim), DType::bf16));
     Buffer<float> q(random_floats(rng, dim)), out(latent_dim);
     const SparseMlaParams p{
-        out.data(), q.data(), cache.data(), DType::bf16, nullptr, 0, {pages.data(), seqs.data(), positions.data(), 2, 4},
-        1,          1,        latent_dim,   64,          0.0625f};
+        out.data(), q.data(), cache.data(), LatentFormat::bf16, nullptr, 0, {pages.data(), seqs.data(), positions.data(), 2, 4}, 1, 1,
+        latent_dim, 64,       0.0625f};
     run_everywhere<SparseMla>(p, out);
     EXPECT_TRUE(all_close(ref::sparse_mla(p), strided(out, 1, latent_dim, latent_dim), kAttention)) << latent_dim;
   }
 }
 
-// The widths of GLM-5.2 with a full list, two heads of its 64.
+// The widths of GLM-5.2 with a full list, two heads of its 64, in both forms of 8 bits.
 TEST(SparseMla, TwoThousandChosenPositionsOfWidth576) {
   SeededRng rng(6);
   const int64_t heads = 2, dim = 576, topk = 2048, positions_held = 2500;
@@ -92,14 +94,16 @@ TEST(SparseMla, TwoThousandChosenPositionsOfWidth576) {
   std::vector<int32_t> list;
   for (int32_t i = 0; i < topk; ++i) list.push_back(i * 1220 / 1000);
   Buffer<int32_t> indices(list);
-  Buffer<uint8_t> cache(encoded(random_floats(rng, positions_held * dim), DType::f8_e4m3));
-  Buffer<float> q(random_floats(rng, heads * dim)), out(heads * 512);
-  const SparseMlaParams p{
-      out.data(), q.data(), cache.data(), DType::f8_e4m3, indices.data(), topk, {pages.data(), seqs.data(), positions.data(), 625, 4}, 1,
-      heads,      512,      64,           0.0625f};
-  run_everywhere<SparseMla>(p, out);
-  // The mean of two thousand random values is small beside them; their rounding errors are not averaged away as fast.
-  EXPECT_TRUE(all_close(ref::sparse_mla(p), strided(out, heads, 512, 512), {4e-6, 1e-10}));
+  for (const LatentFormat format : {LatentFormat::fp8, LatentFormat::fp8_scaled}) {
+    Buffer<uint8_t> cache(encoded_latents(random_floats(rng, positions_held * dim), format, 512, 64));
+    Buffer<float> q(random_floats(rng, heads * dim)), out(heads * 512);
+    const SparseMlaParams p{
+        out.data(), q.data(), cache.data(), format, indices.data(), topk, {pages.data(), seqs.data(), positions.data(), 625, 4},
+        1,          heads,    512,          64,     0.0625f};
+    run_everywhere<SparseMla>(p, out);
+    // The mean of two thousand random values is small beside them; their rounding errors are not averaged away as fast.
+    EXPECT_TRUE(all_close(ref::sparse_mla(p), strided(out, heads, 512, 512), {4e-6, 1e-10})) << static_cast<int>(format);
+  }
 }
 
 // exp(score) alone would overflow, and the largest score comes last, in another tile than the first.
@@ -109,15 +113,16 @@ TEST(SparseMla, ScoresOfThousandsStayFinite) {
   Buffer<int32_t> pages(std::vector<int32_t>{0}), seqs(std::vector<int32_t>{0}), positions(std::vector<int32_t>{99});
   Buffer<float> cache(keys), q(std::vector<float>{0.0f, 1.0f}), out(1);
   const SparseMlaParams p{
-      out.data(), q.data(), cache.data(), DType::f32, nullptr, 0, {pages.data(), seqs.data(), positions.data(), 1, 100}, 1, 1, 1, 1, 1.0f};
+      out.data(), q.data(), cache.data(), LatentFormat::f32, nullptr, 0, {pages.data(), seqs.data(), positions.data(), 1, 100}, 1, 1,
+      1,          1,        1.0f};
   run_everywhere<SparseMla>(p, out);
   EXPECT_EQ(out[0], 99.0f);
 }
 
 TEST(SparseMla, AnEmptyBatch) {
   Buffer<float> out(0);
-  run_everywhere<SparseMla>({out.data(), nullptr, nullptr, DType::f32, nullptr, 4, {nullptr, nullptr, nullptr, 1, 4}, 0, 2, 8, 2, 1.0f},
-                            out);
+  run_everywhere<SparseMla>(
+      {out.data(), nullptr, nullptr, LatentFormat::f32, nullptr, 4, {nullptr, nullptr, nullptr, 1, 4}, 0, 2, 8, 2, 1.0f}, out);
 }
 
 TEST(ExpandedMla, EveryPositionAndListsWithGaps) {

@@ -35,7 +35,7 @@ TEST(Router, OddNumbersOfExpertsAndChoices) {
   struct Shape {
     int64_t tokens, experts, k;
   };
-  for (const Shape s : {Shape{0, 8, 2}, {1, 1, 1}, {3, 5, 5}, {4, 67, 3}, {2, 256, 8}}) {
+  for (const Shape s : {Shape{0, 8, 2}, {1, 1, 1}, {3, 5, 5}, {4, 67, 3}, {2, 256, 8}, {2, 700, 70}}) {
     for (const bool normalize : {true, false})
       expect_router(random_floats(rng, s.tokens * s.experts, -4.0f, 4.0f), random_floats(rng, s.experts, -0.2f, 0.2f), s.tokens, s.k,
                     normalize, 2.5f);
@@ -78,8 +78,8 @@ TEST(Permute, StableForOddShapes) {
   expect_permute({}, 2, 5);
   expect_permute({3, 0}, 2, 5);
   expect_permute(std::vector<int32_t>(300, 6), 3, 7);  // one expert gets all
-  for (const int64_t experts : {1, 5, 67, 256}) {
-    for (const int64_t pairs : {3, 255, 258, 777}) {
+  for (const int64_t experts : {1, 5, 67, 256, 300}) {
+    for (const int64_t pairs : {3, 255, 1023, 1026, 2502}) {  // the last two are for several blocks
       std::vector<int32_t> chosen;
       for (int64_t i = 0; i < pairs; ++i) chosen.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(experts))));
       expect_permute(chosen, 3, experts);
@@ -103,6 +103,28 @@ TEST(Combine, EveryWidthReplacingAndAccumulating) {
         run_everywhere<Combine>(p, out);
         EXPECT_TRUE(all_close(expected, strided(out, tokens, dim + 1, dim), {1e-6, 1e-11})) << tokens << " x " << dim;
         EXPECT_TRUE(gaps_untouched(out, dim + 1, dim));
+      }
+    }
+  }
+}
+
+// Widths and strides that let a thread read four columns as one, around the columns of a block; more rows a token than are read ahead.
+TEST(Combine, FourColumnsAtATime) {
+  SeededRng rng(6);
+  for (const bool accumulate : {false, true}) {
+    for (const int64_t dim : {4, 508, 512, 516, 1028}) {
+      for (const int64_t k : {1, 8, 11}) {
+        const int64_t tokens = 2;
+        std::vector<int32_t> rows;
+        for (int64_t i = 0; i < tokens * k; ++i) rows.push_back(static_cast<int32_t>(tokens * k - 1 - i));
+        Buffer<int32_t> inverse(rows);
+        Buffer<float> weights(random_floats(rng, tokens * k)), y(random_floats(rng, tokens * k * (dim + 8))),
+            out(random_floats(rng, tokens * (dim + 4)));
+        const CombineParams p{out.data(), dim + 4, y.data(), dim + 8, inverse.data(), weights.data(), tokens, k, dim, accumulate};
+        const std::vector<double> expected = ref::combine(p);
+        run_everywhere<Combine>(p, out);
+        EXPECT_TRUE(all_close(expected, strided(out, tokens, dim + 4, dim), {1e-6, 1e-11})) << k << " of " << dim;
+        EXPECT_TRUE(gaps_untouched(out, dim + 4, dim));
       }
     }
   }

@@ -118,6 +118,17 @@ TEST(TopK, PaddedRowsAreAllMinusOne) {
   expect_top_k({}, 16);
 }
 
+// A step whose rows are all short has no scores, and not even a buffer for them.
+TEST(TopK, ShortRowsDoNotReadScores) {
+  Buffer<int32_t> positions(std::vector<int32_t>{-1, 0, 6, 7}), indices(4 * 8);
+  const TopKParams p{indices.data(), nullptr, 0, positions.data(), 4, 8};
+  run_everywhere<TopK>(p, indices);
+  std::vector<int32_t> expected;
+  for (int64_t t = 0; t < positions.size(); ++t)
+    for (int32_t i = 0; i < 8; ++i) expected.push_back(i <= positions[t] ? i : -1);
+  EXPECT_EQ(indices.contents(), expected);
+}
+
 TEST(TopK, NaNsRankBelowMinusInfinityAndZerosAreEqual) {
   const float nan = std::nanf("");
   expect_top_k({{nan, -kInfinity, nan, 1.0f, -kInfinity, nan}, {nan, nan, nan, nan, nan, nan}, {-nan, kInfinity, -1.0f, nan, -2.0f, 3e38f}},

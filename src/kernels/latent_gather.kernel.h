@@ -1,7 +1,7 @@
 // Reads the cached latents of one sequence, in order of position, widened to f32. One block a position.
 #pragma once
 
-#include "kernels/numbers.kernel.h"
+#include "kernels/latent_rows.kernel.h"
 #include "kernels/params.h"
 
 namespace ingot::kernels {
@@ -14,11 +14,10 @@ struct LatentGather {
   GPU_FN void operator()(G& g, Shared&, const Params& p) const {
     const int64_t position = g.block();
     const int64_t slot = static_cast<int64_t>(p.pages[position / p.page_size]) * p.page_size + position % p.page_size;
-    const int64_t dim = p.latent_dim + p.rope_dim;
-    with_numbers(p.cache, p.cache_dtype, [&](auto cache) {
-      for (int64_t i = g.thread(); i < p.latent_dim; i += g.threads()) p.latent[position * p.latent_dim + i] = cache[slot * dim + i];
-      for (int64_t i = g.thread(); i < p.rope_dim; i += g.threads())
-        p.k_pe[position * p.rope_dim + i] = cache[slot * dim + p.latent_dim + i];
+    with_latents(p.cache, p.cache_format, p.latent_dim, p.rope_dim, [&](auto cache) {
+      const auto row = cache.row(slot);
+      for (int64_t i = g.thread(); i < p.latent_dim; i += g.threads()) p.latent[position * p.latent_dim + i] = row[i];
+      for (int64_t i = g.thread(); i < p.rope_dim; i += g.threads()) p.k_pe[position * p.rope_dim + i] = row[p.latent_dim + i];
     });
   }
 };

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/grouped_matmul.kernel.h"
+#include "kernels/head_matmul.kernel.h"
 #include "kernels/matmul.kernel.h"
 #include "kernels/matmul_transposed.kernel.h"
 #include "kernels/ref/grouped_matmul.h"
@@ -127,6 +128,35 @@ TEST(MatmulTransposed, EveryFormatAndOddShapes) {
         Buffer<float> alone(s.k);
         run_once<MatmulTransposed>({alone.data(), s.k, x.data() + m * (s.n + 3), s.n + 3, w->view, 1});
         EXPECT_EQ(std::memcmp(alone.data(), y.data() + m * (s.k + 2), static_cast<size_t>(s.k) * 4), 0) << "row " << m;
+      }
+    }
+  }
+}
+
+// Each head has the bits of a product by its own rows alone, and what lies between its numbers is left alone.
+TEST(HeadMatmul, EveryHeadIsTheProductByItsOwnRows) {
+  SeededRng rng(10);
+  const int64_t heads = 3, rows_per_head = 75, k = 96, rows = 4;
+  for (const auto format : kFormats) {
+    const auto w = random_weight(rng, format, heads * rows_per_head, k);
+    for (const bool transposed : {false, true}) {
+      const int64_t first_row = transposed ? 0 : 33, n = transposed ? 33 : 42, in = transposed ? n : k, out = transposed ? k : n;
+      Buffer<float> x(random_floats(rng, rows * heads * (in + 1))), y(rows * heads * (out + 2));
+      const HeadMatmulParams p{y.data(), heads * (out + 2), out + 2,   x.data(), heads * (in + 1), in + 1, w->view, rows,
+                               heads,    rows_per_head,     first_row, n,        transposed};
+      run_everywhere<HeadMatmul>(p, y);
+      EXPECT_TRUE(gaps_untouched(y, out + 2, out));
+      for (int64_t h = 0; h < heads; ++h) {
+        Buffer<float> alone(rows * out);
+        const tensor::WeightView own = w->view.row_slice(h * rows_per_head + first_row, n);
+        if (transposed)
+          run_once<MatmulTransposed>({alone.data(), out, x.data() + h * (in + 1), heads * (in + 1), own, rows});
+        else
+          run_once<Matmul>({alone.data(), out, x.data() + h * (in + 1), heads * (in + 1), own, rows, false});
+        for (int64_t m = 0; m < rows; ++m) {
+          EXPECT_EQ(std::memcmp(alone.data() + m * out, y.data() + (m * heads + h) * (out + 2), static_cast<size_t>(out) * 4), 0)
+              << static_cast<int>(format) << (transposed ? " transposed" : "") << ", head " << h << ", row " << m;
+        }
       }
     }
   }

@@ -14,9 +14,15 @@ struct MatmulTransposed {
 
   template <class G>
   GPU_FN void operator()(G& g, Shared&, const Params& p) const {
+    run(g, p, g.block());
+  }
+
+  // Block number `block` of the product.
+  template <class G>
+  GPU_FN static void run(G& g, const Params& p, int64_t block) {
     const int64_t tiles = (p.w.cols + kColumns - 1) / kColumns;
-    const int64_t m = g.block() / tiles;
-    const int64_t begin = g.block() % tiles * kColumns + g.thread();
+    const int64_t m = block / tiles;
+    const int64_t begin = block % tiles * kColumns + g.thread();
     const float* x = p.x + m * p.x_stride;
     float* y = p.y + m * p.y_stride;
     constexpr int kOwn = G::lanes == 1 ? kColumns : 1;  // the CPU's one thread has all columns

@@ -28,6 +28,7 @@
 #include "kernels/sparse_mla.kernel.h"
 #include "kernels/swiglu.kernel.h"
 #include "kernels/top_k.kernel.h"
+#include "support/latents.h"
 #include "tensor/dtype.h"
 
 namespace ingot::kernels {
@@ -134,7 +135,7 @@ void expect_close_rows(GuardedRows& a, GuardedRows& b, int64_t rows, int64_t dim
   }
 }
 
-struct NativeCpu : testing::Test {
+struct NativeCpu : ::testing::Test {
   NativeCpu() { RecordProperty("seed", static_cast<int>(kSeed)); }
   ThreadPool pool1{1}, pool2{2}, pool3{3};
   gpu::Stream stream{&pool2};
@@ -171,7 +172,7 @@ TEST_F(NativeCpu, MatmulAgreesWithThePlainKernelForAllFormatsAndOddShapes) {
   for (const WeightFormat format : kFormats) {
     for (const int64_t k : {32, 64, 96, 224, 704, 1120}) {
       const int64_t odd = format == WeightFormat::mxfp4 ? 0 : 5;  // MXFP4 rows are whole groups of 32
-      for (const int64_t n : {1, 3, 8, 13, 61, 150}) {
+      for (const int64_t n : {1, 3, 8, 13, 61, 150, 403}) {
         for (const int64_t m : {1, 2, 5, 7, 65}) {
           for (const bool accumulate : {false, true}) {
             if (accumulate && m != 5) continue;
@@ -349,35 +350,35 @@ TEST_F(NativeCpu, CombineAgrees) {
   }
 }
 
-// A paged cache of random rows for two sequences whose pages are out of order; slots outside hold NaN.
+// A paged cache of random rows for two sequences whose pages are out of order; slots outside hold NaN in every type.
 struct TestCache {
-  int64_t dim, page_size, max_pages;
-  DType dtype;
+  int64_t page_size, max_pages;
   std::vector<uint8_t> bytes;
   std::vector<int32_t> page_table;
 
-  TestCache(Rng& rng, int64_t dim_, int64_t page_size_, int64_t positions, DType dtype_)
-      : dim(dim_), page_size(page_size_), max_pages((positions + page_size_ - 1) / page_size_), dtype(dtype_) {
+  // encode(numbers) gives the bytes of a row of `dim` of them.
+  template <class Encode>
+  TestCache(Rng& rng, int64_t dim, int64_t page_size_, int64_t positions, Encode encode)
+      : page_size(page_size_), max_pages((positions + page_size_ - 1) / page_size_) {
     const int64_t pages = 2 * max_pages + 1;
     std::vector<int32_t> numbers(static_cast<size_t>(pages));
     std::iota(numbers.begin(), numbers.end(), 0);
     for (size_t i = numbers.size(); i > 1; --i) std::swap(numbers[i - 1], numbers[rng.below(i)]);
     page_table.assign(numbers.begin(), numbers.begin() + 2 * max_pages);
-    bytes.assign(static_cast<size_t>(pages * page_size * dim) * tensor::dtype_bytes(dtype), 0xff);  // NaN in all three types
-    for (int64_t seq = 0; seq < 2; ++seq)
-      for (int64_t p = 0; p < positions; ++p)
-        for (int64_t d = 0; d < dim; ++d) set(where({}, {}).slot(seq, p) * dim + d, rng.uniform_float(-2, 2));
-  }
-  void set(int64_t i, float v) {
-    if (dtype == DType::f32) {
-      std::memcpy(&bytes[static_cast<size_t>(4 * i)], &v, 4);
-    } else if (dtype == DType::bf16) {
-      const uint16_t b = tensor::f32_to_bf16(v);
-      std::memcpy(&bytes[static_cast<size_t>(2 * i)], &b, 2);
-    } else {
-      bytes[static_cast<size_t>(i)] = tensor::f32_to_e4m3(v);
+    for (int64_t seq = 0; seq < 2; ++seq) {
+      for (int64_t p = 0; p < positions; ++p) {
+        const std::vector<uint8_t> row = encode(random_floats(rng, dim, 2));
+        if (bytes.empty()) bytes.assign(static_cast<size_t>(pages * page_size) * row.size(), 0xff);
+        std::copy(row.begin(), row.end(), bytes.begin() + where({}, {}).slot(seq, p) * std::ssize(row));
+      }
     }
   }
+  TestCache(Rng& rng, int64_t dim, int64_t page_size_, int64_t positions, DType dtype)
+      : TestCache(rng, dim, page_size_, positions, [&](const std::vector<float>& row) { return testing::encoded(row, dtype); }) {}
+  TestCache(Rng& rng, int64_t latent_dim, int64_t rope_dim, int64_t page_size_, int64_t positions, LatentFormat format)
+      : TestCache(rng, latent_dim + rope_dim, page_size_, positions,
+                  [&](const std::vector<float>& row) { return testing::encoded_latents(row, format, latent_dim, rope_dim); }) {}
+
   PagedPositions where(const std::vector<int32_t>& seqs, const std::vector<int32_t>& positions) const {
     return {page_table.data(), seqs.data(), positions.data(), max_pages, page_size};
   }
@@ -458,11 +459,11 @@ TEST_F(NativeCpu, TopKPicksTheSameSetAsThePlainKernelWithTiesZerosAndNaN) {
 }
 
 TEST_F(NativeCpu, SparseMlaAgreesAndIsBatchInvariant) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e4m3}) {
+  for (const LatentFormat format : testing::kLatentFormats) {
     for (const auto& [heads, latent, rope_dim, page] :
          {std::tuple<int64_t, int64_t, int64_t, int64_t>{8, 128, 32, 16}, {3, 20, 6, 5}, {7, 512, 64, 64}}) {
       const int64_t longest = 200, topk = 100, dim = latent + rope_dim;
-      const TestCache cache(rng, dim, page, longest, dtype);
+      const TestCache cache(rng, latent, rope_dim, page, longest, format);
       std::vector<int32_t> seqs, positions;
       for (const int32_t p : {0, 1, 62, 63, 64, 65, 99, 100, 127, 128, 199}) {
         for (const int32_t s : {0, 1}) seqs.push_back(s), positions.push_back(p);
@@ -476,14 +477,14 @@ TEST_F(NativeCpu, SparseMlaAgreesAndIsBatchInvariant) {
       }
       for (const int32_t* list : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(indices.data())}) {
         GuardedRows native(tokens * heads, latent, latent), plain(tokens * heads, latent, latent);
-        SparseMlaParams p{native.data(), q.data(), cache.bytes.data(), dtype, list, topk, cache.where(seqs, positions), tokens,
+        SparseMlaParams p{native.data(), q.data(), cache.bytes.data(), format, list, topk, cache.where(seqs, positions), tokens,
                           heads,         latent,   rope_dim,           0.125f};
         native::sparse_mla(pool2, p);
         p.out = plain.data();
         gpu::cpu_launch<SparseMla>(stream, p);
         native.expect_guards();
         expect_close_rows(native, plain, tokens * heads, latent, 1e-4f,
-                          fmt::format("type {} list {}", static_cast<int>(dtype), list != nullptr));
+                          fmt::format("{} list {}", tensor::latent_format_name(format), list != nullptr));
         if (HasFatalFailure()) return;
         for (int64_t t = 0; t < tokens; ++t) {
           for (ThreadPool* pool : {&pool1, &pool2, &pool3}) {
@@ -683,24 +684,25 @@ TEST_F(NativeCpu, NoAttentionOperationLetsARowSeeItsBatch) {
       native::top_k(pool, {indices.data() + first * topk, scores.data() + first * longest, longest, positions.data() + first, count, topk});
       for (int64_t i = 0; i < count * topk; ++i) out[i] = static_cast<float>(indices[static_cast<size_t>(first * topk + i)]);
     });
-    for (const DType dtype : {DType::f32, DType::bf16, DType::f8_e4m3}) {
+    const auto where_of = [&](const TestCache& cache, int64_t first) {
+      return PagedPositions{cache.page_table.data(), seqs.data() + first, positions.data() + first, cache.max_pages, page};
+    };
+    const auto queries = random_floats(rng, kBatchRows * heads * 160), weights = random_floats(rng, kBatchRows * heads);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
       const TestCache cache(rng, 160, page, longest, dtype);
-      const auto where = [&](int64_t first) {
-        return PagedPositions{cache.page_table.data(), seqs.data() + first, positions.data() + first, cache.max_pages, page};
-      };
-      const auto q = random_floats(rng, kBatchRows * heads * 160), weights = random_floats(rng, kBatchRows * heads);
-      if (dtype != DType::f8_e4m3) {
-        expect_rows_do_not_see_each_other("index_scores" + which, longest, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
-          std::fill_n(out, count * longest, 0.0f);  // entries beyond a row's position are not written
-          native::index_scores(pool, {out, longest, q.data() + first * heads * 160, weights.data() + first * heads, heads,
-                                      cache.bytes.data(), dtype, where(first), count, heads, 160, 0.25f});
-        });
-      }
+      expect_rows_do_not_see_each_other("index_scores" + which, longest, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
+        std::fill_n(out, count * longest, 0.0f);  // entries beyond a row's position are not written
+        native::index_scores(pool, {out, longest, queries.data() + first * heads * 160, weights.data() + first * heads, heads,
+                                    cache.bytes.data(), dtype, where_of(cache, first), count, heads, 160, 0.25f});
+      });
+    }
+    for (const LatentFormat format : testing::kLatentFormats) {
+      const TestCache cache(rng, 128, 32, page, longest, format);
       for (const int32_t* list : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(indices.data())}) {
         expect_rows_do_not_see_each_other(
             "sparse_mla" + which, heads * 128, [&](ThreadPool& pool, int64_t first, int64_t count, float* out) {
-              native::sparse_mla(pool, {out, q.data() + first * heads * 160, cache.bytes.data(), dtype,
-                                        list ? list + first * topk : nullptr, topk, where(first), count, heads, 128, 32, 0.125f});
+              native::sparse_mla(pool, {out, queries.data() + first * heads * 160, cache.bytes.data(), format,
+                                        list ? list + first * topk : nullptr, topk, where_of(cache, first), count, heads, 128, 32, 0.125f});
             });
       }
     }

@@ -20,7 +20,20 @@ struct RmsNorm {
     const float sum = gpu::block_total<kThreads>(g, s.scratch, p.dim, [&](int64_t i) { return x[i] * x[i]; });
     const float scale = g.rsqrt(sum / static_cast<float>(p.dim) + p.eps);
     with_numbers(p.weight, p.weight_dtype, [&](auto weight) {
-      for (int64_t i = g.thread(); i < p.dim; i += g.threads()) y[i] = x[i] * scale * weight[i];
+      // Reads first, so that they are under way together: y may be x, and the compiler cannot know that they are not the next one's.
+      constexpr int kAhead = G::lanes == 1 ? 1 : 8;
+      for (int64_t first = g.thread(); first < p.dim; first += int64_t{kAhead} * g.threads()) {
+        float v[kAhead], w[kAhead];
+        for (int j = 0; j < kAhead; ++j) {
+          const int64_t i = first + int64_t{j} * g.threads();
+          v[j] = i < p.dim ? x[i] : 0.0f;
+          w[j] = i < p.dim ? weight[i] : 0.0f;
+        }
+        for (int j = 0; j < kAhead; ++j) {
+          const int64_t i = first + int64_t{j} * g.threads();
+          if (i < p.dim) y[i] = v[j] * scale * w[j];
+        }
+      }
     });
   }
 };

@@ -181,6 +181,38 @@ TEST(Rope, BothPairingsRotateTheirPartOfEachHeadAlone) {
   }
 }
 
+// The rotated part of a query is also a part of its absorbed form, which lies elsewhere.
+TEST(Rope, TheRotatedNumbersToASecondPlace) {
+  SeededRng rng(8);
+  for (const bool interleave : {true, false}) {
+    for (const int64_t rope_dim : {2, 10, 64}) {
+      for (const int64_t tokens : {0, 1, 3}) {
+        const int64_t heads = 5, head_stride = rope_dim + 4, token_stride = heads * head_stride;
+        const int64_t copy_head_stride = rope_dim + 9, copy_token_stride = heads * copy_head_stride + 2;
+        Buffer<float> table(random_floats(rng, tokens * rope_dim)), x(random_floats(rng, tokens * token_stride));
+        Buffer<float> copy(tokens * copy_token_stride);
+        const RopeParams p{x.data(), token_stride, head_stride, 4,           table.data(),      tokens,
+                           heads,    rope_dim,     interleave,  copy.data(), copy_token_stride, copy_head_stride};
+        const std::vector<double> expected = ref::rope(p);
+        run_everywhere<Rope>(p, x, copy);
+        std::vector<double> actual, copied;
+        for (int64_t i = 0; i < x.size(); ++i) {
+          if (i % head_stride >= 4) actual.push_back(x[i]);
+        }
+        for (int64_t i = 0; i < copy.size(); ++i) {
+          const int64_t in_token = i % copy_token_stride;
+          if (in_token < heads * copy_head_stride && in_token % copy_head_stride < rope_dim)
+            copied.push_back(copy[i]);
+          else
+            EXPECT_TRUE(copy.untouched(i)) << "element " << in_token << " of a token, outside the copy";
+        }
+        EXPECT_TRUE(all_close(expected, actual, kF32)) << interleave << " " << rope_dim;
+        EXPECT_EQ(actual, copied) << interleave << " " << rope_dim;
+      }
+    }
+  }
+}
+
 TEST(SwiGlu, EveryWidthAndStrideAndSaturatedGates) {
   SeededRng rng(7);
   for (const int64_t dim : {1, 255, 257, 613}) {

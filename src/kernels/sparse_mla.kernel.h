@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attend.kernel.h"
-#include "kernels/numbers.kernel.h"
+#include "kernels/latent_rows.kernel.h"
 #include "kernels/params.h"
 
 namespace ingot::kernels {
@@ -19,14 +19,14 @@ struct SparseMla {
     const float* q = p.q + g.block() * dim;
     const int32_t* chosen = p.indices == nullptr ? nullptr : p.indices + token * p.topk;
     const int64_t count = chosen == nullptr ? static_cast<int64_t>(p.where.positions[token]) + 1 : p.topk;
-    with_numbers(p.cache, p.cache_dtype, [&](auto cache) {
+    with_latents(p.cache, p.cache_format, p.latent_dim, p.rope_dim, [&](auto cache) {
       const auto position = [&](int64_t j) { return chosen == nullptr ? j : static_cast<int64_t>(chosen[j]); };
       const auto score = [&](int64_t j) {
         if (position(j) < 0) return Attend::kNoKey;
-        const int64_t key = p.where.slot(seq, position(j)) * dim;
-        return p.scale * gpu::warp_total(g, dim, [&](int64_t i) { return q[i] * cache[key + i]; });
+        const auto key = cache.row(p.where.slot(seq, position(j)));
+        return p.scale * gpu::warp_total(g, dim, [&](int64_t i) { return q[i] * key[i]; });
       };
-      const auto value = [&](int64_t j, int64_t d) { return cache[p.where.slot(seq, position(j)) * dim + d]; };
+      const auto value = [&](int64_t j, int64_t d) { return cache.row(p.where.slot(seq, position(j)))[d]; };
       Attend::run(g, s, p.out + g.block() * p.latent_dim, p.latent_dim, count, score, value);
     });
   }

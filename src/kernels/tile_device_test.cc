@@ -39,15 +39,6 @@ void run_tile(DeviceKernel kernel, const Params& p) {
   ASSERT_TRUE(result.has_value()) << result.error().text();
 }
 
-// (rows, k) bf16 numbers in rows `stride` apart with NaN between them: who reads past a row spoils its sum.
-std::vector<float> input_rows(Rng& rng, int64_t rows, int64_t k, int64_t stride) {
-  std::vector<float> x(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
-  for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(m * stride + i)] = gpu::bf16_value(gpu::to_bf16(rng.uniform_float(-1.0f, 1.0f)));
-  }
-  return x;
-}
-
 template <class Params>
 void odd_shapes(DeviceKernel kernel, WeightFormat format) {
   SeededRng rng(1);
@@ -83,6 +74,10 @@ void each_matmul(Visit visit) {
   INGOT_TILES_OF_FORMATS(INGOT_VISIT_TILE, TileMatmul)
 }
 template <class Visit>
+void each_head_matmul(Visit visit) {
+  INGOT_TILES_OF_FORMATS(INGOT_VISIT_TILE, TileHeadMatmul)
+}
+template <class Visit>
 void each_grouped_matmul(Visit visit) {
   INGOT_TILES_OF_FORMATS(INGOT_VISIT_TILE, TileGroupedMatmul)
 }
@@ -92,6 +87,28 @@ void each_gated_matmul(Visit visit){INGOT_TILES_OF_FORMATS(INGOT_VISIT_TILE, Til
 TEST_F(TilesOnTheGpu, MatmulOfOddShapes) {
   each_matmul(
       []<class Params>(DeviceKernel kernel, WeightFormat format, std::type_identity<Params>) { odd_shapes<Params>(kernel, format); });
+}
+
+TEST_F(TilesOnTheGpu, EveryHeadIsTheProductByItsOwnRows) {
+  SeededRng rng(5);
+  const int64_t heads = 3, rows_per_head = 75, first_row = 33, n = 42, k = 96, rows = 19;
+  each_head_matmul([&]<class Params>(DeviceKernel kernel, WeightFormat format, std::type_identity<Params>) {
+    const auto w = random_weight(rng, format, heads * rows_per_head, k);
+    Buffer<float> x(input_rows(rng, rows * heads, k, k)), y(rows * heads * (n + 2));
+    const HeadMatmulParams p{y.data(), heads * (n + 2), n + 2,         x.data(),  heads * k, k,    w->view,
+                             rows,     heads,           rows_per_head, first_row, n,         false};
+    run_tile(kernel, Params{p});
+    EXPECT_TRUE(gaps_untouched(y, n + 2, n));
+    EXPECT_TRUE(y.canaries_alive());
+    for (int64_t h = 0; h < heads; ++h) {
+      std::vector<double> own;
+      for (int64_t m = 0; m < rows; ++m) {
+        const float* row = y.data() + (m * heads + h) * (n + 2);
+        own.insert(own.end(), row, row + n);
+      }
+      EXPECT_TRUE(all_close(ref::matmul(p.product(h)), own, kSum)) << "head " << h;
+    }
+  });
 }
 
 // The first `rows` rows of x w^T, as bytes.

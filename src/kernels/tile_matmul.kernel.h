@@ -24,9 +24,15 @@ struct TileMatmul {
 
   template <class G>
   GPU_FN void operator()(G& g, Shared& s, const Params& p) const {
+    run(g, s, p, g.block());
+  }
+
+  // Block number `block` of the product.
+  template <class G>
+  GPU_FN static void run(G& g, Shared& s, const Params& p, int64_t block) {
     // Neighbouring blocks have the same columns, so that the weight is read from memory once and from the cache after.
-    const int64_t first_row = g.block() % p.row_tiles() * Params::kConfig.rows;
-    const int64_t first_column = g.block() / p.row_tiles() * Params::kConfig.columns;
+    const int64_t first_row = block % p.row_tiles() * Params::kConfig.rows;
+    const int64_t first_column = block / p.row_tiles() * Params::kConfig.columns;
     const auto source = [&](int i) { return first_row + i < p.rows ? p.x + (first_row + i) * p.x_stride : nullptr; };
     typename Product::Sums sums;
     Product::run(g, s, TileInput(p.x, p.x_stride, p.w.cols), source, Weight(p.w), first_column, p.w.rows, sums);
@@ -36,6 +42,31 @@ struct TileMatmul {
       float& y = p.y[m * p.y_stride + n];
       y = p.accumulate ? y + sum : sum;
     });
+  }
+};
+
+// The products of all heads: those of one are neighbours in the grid. Not transposed.
+template <TileSize Size, int Lanes>
+struct TileHeadMatmulParams : HeadMatmulParams {
+  constexpr TileMatmulParams<Size, Lanes> head(int64_t h) const { return {product(h)}; }
+  constexpr Grid grid() const {
+    const Grid one = head(0).grid();
+    return {heads * one.blocks, one.threads};
+  }
+};
+
+template <class I, TileSize Size, class Weight>
+struct TileHeadMatmul {
+  using Params = TileHeadMatmulParams<Size, I::lanes>;
+  using One = TileMatmul<I, Size, Weight>;
+  using Product = typename One::Product;
+  using Shared = typename One::Shared;
+  static constexpr int kThreads = One::kThreads;
+
+  template <class G>
+  GPU_FN void operator()(G& g, Shared& s, const Params& p) const {
+    const int64_t blocks = p.head(0).grid().blocks;
+    One::run(g, s, p.head(g.block() / blocks), g.block() % blocks);
   }
 };
 

@@ -35,15 +35,6 @@ using CasesOf =
                      Case<I, TileSize::medium, TileBf16>, Case<I, TileSize::medium, TileFp8>, Case<I, TileSize::medium, TileMxfp4>,
                      Case<I, TileSize::large, TileBf16>, Case<I, TileSize::large, TileFp8>, Case<I, TileSize::large, TileMxfp4>>;
 
-// (rows, k) bf16 numbers in rows `stride` apart with NaN between them: who reads past a row spoils its sum.
-std::vector<float> input_rows(Rng& rng, int64_t rows, int64_t k, int64_t stride) {
-  std::vector<float> x(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
-  for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(m * stride + i)] = gpu::bf16_value(gpu::to_bf16(rng.uniform_float(-1.0f, 1.0f)));
-  }
-  return x;
-}
-
 // y by K under every schedule, which must agree.
 template <class K, int Lanes>
 void emulate(const typename K::Params& p, Buffer<float>& y) {

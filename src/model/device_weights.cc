@@ -29,8 +29,6 @@ void each_tensor(LayerWeights& layer, Visit& visit) {
   visit.vector(layer.q_a_norm, layer.q_a.rows);
   visit.vector(layer.kv_a_norm, layer.kv_b.cols);
   for (WeightView* w : {&layer.q_a, &layer.q_b, &layer.kv_a, &layer.kv_b, &layer.o}) visit.weight(*w);
-  for (std::vector<WeightView>* heads : {&layer.w_k, &layer.w_v})
-    for (WeightView& w : *heads) visit.weight(w);
   if (layer.indexer) {
     IndexerWeights& indexer = *layer.indexer;
     visit.vector(indexer.k_norm_weight, indexer.wk.rows);

@@ -11,6 +11,7 @@ namespace ingot::model {
 namespace {
 
 using tensor::DType;
+using tensor::LatentFormat;
 
 constexpr size_t kAlignment = 64;  // a cache line; also what the vector loads like
 
@@ -25,38 +26,48 @@ std::shared_ptr<void> allocate(size_t bytes) {
 // Where the next part of a device's piece begins.
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+int64_t index_key_bytes(const spec::ModelConfig& config, LatentFormat format) {
+  return config.index_head_dim * static_cast<int64_t>(tensor::dtype_bytes(KvCache::index_dtype(format)));
+}
+
 }  // namespace
 
-DType KvCache::index_dtype(DType dtype) { return dtype == DType::f32 ? DType::f32 : DType::bf16; }
+DType KvCache::index_dtype(LatentFormat format) { return format == LatentFormat::f32 ? DType::f32 : DType::bf16; }
 
-int64_t KvCache::bytes_per_token(const spec::ModelConfig& config, DType dtype) {
+int64_t KvCache::latent_bytes(const spec::ModelConfig& config, LatentFormat format) {
+  return tensor::latent_row_bytes(format, config.kv_lora_rank, config.qk_rope_head_dim);
+}
+
+int64_t KvCache::bytes_per_token(const spec::ModelConfig& config, LatentFormat format) {
   int64_t bytes = 0;
   for (int64_t layer = 0; layer < config.total_layers(); ++layer) {
-    bytes += config.latent_dim() * static_cast<int64_t>(tensor::dtype_bytes(dtype));
-    if (config.has_indexer(layer)) bytes += config.index_head_dim * static_cast<int64_t>(tensor::dtype_bytes(index_dtype(dtype)));
+    bytes += latent_bytes(config, format);
+    if (config.has_indexer(layer)) bytes += index_key_bytes(config, format);
   }
   return bytes;
 }
 
 Result<KvCache> KvCache::create(const spec::ModelConfig& config, const Options& options, std::shared_ptr<gpu::Accelerator> device) {
-  if (options.dtype != DType::f32 && options.dtype != DType::bf16 && options.dtype != DType::f8_e4m3)
-    return fail_hint("use bf16, fp8_e4m3 or f32", "KV cache type {} is not supported", tensor::dtype_name(options.dtype));
+  if (!tensor::latent_fits(options.format, config.kv_lora_rank, config.qk_rope_head_dim))
+    return fail_hint("use bf16 or fp8_e4m3",
+                     "KV cache type {} does not fit the model: kv_lora_rank {} is not a multiple of 4, or "
+                     "qk_rope_head_dim {} is odd",
+                     tensor::latent_format_name(options.format), config.kv_lora_rank, config.qk_rope_head_dim);
   if (options.num_pages <= 0 || options.page_size <= 0)
     return fail("KV cache of {} pages of {} tokens: both must be positive", options.num_pages, options.page_size);
   KvCache cache;
   cache.options_ = options;
   const int64_t tokens = options.num_pages * options.page_size;
-  const auto bytes_of = [&](int64_t dim, DType dtype) { return static_cast<size_t>(tokens * dim) * tensor::dtype_bytes(dtype); };
-  const size_t latent_bytes = bytes_of(config.latent_dim(), options.dtype);
-  const size_t index_bytes = bytes_of(config.index_head_dim, index_dtype(options.dtype));
+  cache.latent_page_bytes_ = options.page_size * latent_bytes(config, options.format);
+  cache.index_page_bytes_ = options.page_size * index_key_bytes(config, options.format);
+  cache.page_bytes_ = options.page_size * bytes_per_token(config, options.format);
+  const auto all_pages = static_cast<size_t>(options.num_pages);
+  const size_t latent_bytes = all_pages * static_cast<size_t>(cache.latent_page_bytes_);
+  const size_t index_bytes = all_pages * static_cast<size_t>(cache.index_page_bytes_);
   const auto no_memory = [&](const std::string& reason) {
     return fail_hint("use fewer pages or a smaller cache type", "no memory for the KV cache: {} bytes for {} tokens, {}",
-                     tokens * bytes_per_token(config, options.dtype), tokens, reason);
+                     tokens * bytes_per_token(config, options.format), tokens, reason);
   };
-  cache.latent_page_bytes_ = options.page_size * config.latent_dim() * static_cast<int64_t>(tensor::dtype_bytes(options.dtype));
-  cache.index_page_bytes_ =
-      options.page_size * config.index_head_dim * static_cast<int64_t>(tensor::dtype_bytes(index_dtype(options.dtype)));
-  cache.page_bytes_ = options.page_size * bytes_per_token(config, options.dtype);
 
   // A device's memory is one piece, that is shared by the layers' parts of it.
   std::shared_ptr<gpu::DeviceMemory> piece;

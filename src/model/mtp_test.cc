@@ -156,10 +156,10 @@ TEST(TinyMtp, RowsDoNotSeeTheirNeighbours) {
   tiny.write(dir.path());
   auto glm = load_glm(dir.path());
   const auto tokens = prompt(30, 5);
-  GlmRun whole(*glm, {.dtype = tensor::DType::bf16, .max_len = 64});
+  GlmRun whole(*glm, {.format = tensor::LatentFormat::bf16, .max_len = 64});
   const Drafts expected = draft(whole, tokens, 9, 4, true, tokens.size());
   for (const size_t chunk : {1, 2, 7, 16}) {
-    GlmRun run(*glm, {.dtype = tensor::DType::bf16, .page_size = 3, .max_len = 64, .page_seed = chunk, .threads = 3});
+    GlmRun run(*glm, {.format = tensor::LatentFormat::bf16, .page_size = 3, .max_len = 64, .page_seed = chunk, .threads = 3});
     const Drafts again = draft(run, tokens, 9, 4, true, chunk);
     EXPECT_EQ(again.logits, expected.logits) << "chunks of " << chunk;
   }

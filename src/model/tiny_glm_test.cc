@@ -14,7 +14,7 @@
 namespace ingot::model {
 namespace {
 
-using tensor::DType;
+using tensor::LatentFormat;
 using tensor::WeightFormat;
 using test_support::Capture;
 using test_support::GlmRun;
@@ -156,7 +156,7 @@ TEST(TinyGlm, PaddingRowsWriteNothingAndChangeNoBit) {
   gpu::Stream stream{&pool};
   std::vector<float> expected;
   for (const int padding : {0, 3}) {
-    auto cache = KvCache::create(config, {DType::f32, 4, 8}, loaded.glm->device()).value();
+    auto cache = KvCache::create(config, {LatentFormat::f32, 4, 8}, loaded.glm->device()).value();
     std::vector<int32_t> ids(tokens), positions, slots, seqs(tokens.size(), 0), pages{2, 0, 1};
     for (int32_t p = 0; p < 20; ++p) positions.push_back(p), slots.push_back(pages[static_cast<size_t>(p / 8)] * 8 + p % 8);
     for (int i = 0; i < padding; ++i) {
@@ -192,9 +192,10 @@ TEST(TinyGlm, SmallerCachesLoseNoMoreThanTheirRounding) {
   const auto tokens = prompt(8);  // all positions are seen: no list can flip
   const ref::Rows expected = ref::Reference(loaded.glm->config(), loaded.tiny.values).run(tokens);
   const std::vector<float> last(expected.back().begin(), expected.back().end());
-  for (const auto& [dtype, tolerance] : {std::pair{DType::bf16, 0.02}, {DType::f8_e4m3, 0.25}}) {
-    GlmRun run(*loaded.glm, {.dtype = dtype, .max_len = 64});
-    EXPECT_LE(test_support::relative_error(run.prefill(tokens, 8, 1)[0], last), tolerance) << tensor::dtype_name(dtype);
+  for (const auto& [format, tolerance] :
+       {std::pair{LatentFormat::bf16, 0.02}, {LatentFormat::fp8, 0.25}, {LatentFormat::fp8_scaled, 0.25}}) {
+    GlmRun run(*loaded.glm, {.format = format, .max_len = 64});
+    EXPECT_LE(test_support::relative_error(run.prefill(tokens, 8, 1)[0], last), tolerance) << tensor::latent_format_name(format);
   }
 }
 
@@ -208,15 +209,21 @@ TEST(KvCacheBytes, FullModelMatchesTheSpecification) {
   config.indexer_types.assign(78, spec::IndexerType::shared);
   for (const size_t i : {0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74})
     config.indexer_types[i] = spec::IndexerType::full;
-  EXPECT_EQ(KvCache::bytes_per_token(config, DType::bf16), 79 * 1152 + 22 * 256);
-  EXPECT_EQ(KvCache::bytes_per_token(config, DType::f8_e4m3), 79 * 576 + 22 * 256);
+  EXPECT_EQ(KvCache::bytes_per_token(config, LatentFormat::f32), 79 * 2304 + 22 * 512);
+  EXPECT_EQ(KvCache::bytes_per_token(config, LatentFormat::bf16), 79 * 1152 + 22 * 256);
+  EXPECT_EQ(KvCache::bytes_per_token(config, LatentFormat::fp8), 79 * 576 + 22 * 256);
+  EXPECT_EQ(KvCache::bytes_per_token(config, LatentFormat::fp8_scaled), 79 * 656 + 22 * 256);
 }
 
-TEST(KvCacheBytes, UnsupportedTypeIsRefusedByName) {
-  const spec::ModelConfig config;
-  const auto cache = KvCache::create(config, {DType::f16, 4, 64});
+TEST(KvCacheBytes, WidthsThatAFormatDoesNotFitAreRefusedByName) {
+  spec::ModelConfig config;
+  config.kv_lora_rank = 30;
+  config.qk_rope_head_dim = 4;
+  const auto cache = KvCache::create(config, {LatentFormat::fp8_scaled, 4, 64});
   ASSERT_FALSE(cache.has_value());
-  EXPECT_NE(cache.error().text().find("F16"), std::string::npos) << cache.error().text();
+  EXPECT_NE(cache.error().text().find("fp8_ds_mla"), std::string::npos) << cache.error().text();
+  EXPECT_NE(cache.error().text().find("kv_lora_rank 30"), std::string::npos) << cache.error().text();
+  EXPECT_TRUE(KvCache::create(config, {LatentFormat::fp8, 4, 64}).has_value());
 }
 
 }  // namespace

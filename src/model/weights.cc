@@ -162,12 +162,7 @@ LayerWeights Binder::layer(int64_t index) {
   w.q_b = linear(attention + ".q_b_proj", heads * config_.qk_head_dim(), config_.q_lora_rank);
   w.kv_a = linear(attention + ".kv_a_proj_with_mqa", config_.latent_dim(), hidden);
   w.kv_a_norm = vector(attention + ".kv_a_layernorm.weight", config_.kv_lora_rank);
-  const int64_t head_rows = config_.qk_nope_head_dim + config_.v_head_dim;
-  w.kv_b = linear(attention + ".kv_b_proj", heads * head_rows, config_.kv_lora_rank);
-  for (int64_t h = 0; h < heads; ++h) {
-    w.w_k.push_back(w.kv_b.row_slice(h * head_rows, config_.qk_nope_head_dim));
-    w.w_v.push_back(w.kv_b.row_slice(h * head_rows + config_.qk_nope_head_dim, config_.v_head_dim));
-  }
+  w.kv_b = linear(attention + ".kv_b_proj", heads * (config_.qk_nope_head_dim + config_.v_head_dim), config_.kv_lora_rank);
   w.o = linear(attention + ".o_proj", hidden, heads * config_.v_head_dim);
   if (config_.has_indexer(index)) w.indexer = indexer(attention + ".indexer");
   if (config_.is_moe(index))

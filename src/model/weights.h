@@ -56,8 +56,7 @@ struct LayerWeights {
   WeightView q_b;                              // (heads * (nope + rope), q_lora_rank); within a head the nope part comes first
   WeightView kv_a;                             // (kv_lora_rank + rope, hidden)
   VectorView kv_a_norm;                        // (kv_lora_rank)
-  WeightView kv_b;                             // (heads * (nope + v), kv_lora_rank)
-  std::vector<WeightView> w_k, w_v;            // per head: the nope rows and the v rows of kv_b
+  WeightView kv_b;                             // (heads * (nope + v), kv_lora_rank): within a head the nope rows come first
   WeightView o;                                // (hidden, heads * v)
   std::optional<IndexerWeights> indexer;       // full layers only
   std::optional<MlpWeights> dense;             // exactly one of these two

@@ -89,8 +89,10 @@ struct Workspace {
   StepArray<int32_t> order{memory}, inverse{memory}, offsets{memory};
   StepArray<float> expert_out{memory};  // (T * k, hidden)
   StepArray<float> key_latent{memory}, key_pe{memory},
-      key_values{memory};                 // expanded form: (keys, kv_lora_rank), (keys, rope), (keys, heads, nope + v)
-  StepArray<float> rounded{memory};       // (rows, cols) of a linear's input
+      key_values{memory};            // expanded form: (keys, kv_lora_rank), (keys, rope), (keys, heads, nope + v)
+  StepArray<float> rounded{memory};  // (rows, cols) of a linear's input
+  // Inputs of products in the order that native kernels for many rows want.
+  StepArray<uint16_t> wide_normed{memory}, wide_latent{memory}, wide_other{memory}, wide_gate{memory}, expert_rounded{memory};
   StepArray<float> logit_hidden{memory};  // (logit rows, hidden)
   StepArray<float> mtp_input{memory};     // (T, 2 * hidden)
   // On a GPU alone: what came from the caller, and what goes back.

@@ -67,7 +67,7 @@ class Reader {
  public:
   static Result<Reader> create(model::Glm& glm, int64_t max_len, const char* role) {
     const int64_t pages = (max_len + kPageSize - 1) / kPageSize;
-    INGOT_ASSIGN(auto cache, model::KvCache::create(glm.config(), {tensor::DType::f32, pages, kPageSize}));
+    INGOT_ASSIGN(auto cache, model::KvCache::create(glm.config(), {tensor::LatentFormat::f32, pages, kPageSize}));
     return Reader(glm, std::move(cache), pages, role);
   }
 

@@ -80,7 +80,7 @@ double median(std::vector<double> values) {
 Interval wilson(int64_t successes, int64_t trials) {
   INGOT_CHECK(successes >= 0 && successes <= trials, "{} of {}", successes, trials);
   if (trials == 0) return {kNaN, kNaN, kNaN};
-  constexpr double z = 1.959963984540054;  // 97.5 % quantile of the normal distribution
+  constexpr double z = kZ95;
   const auto n = static_cast<double>(trials);
   const double share = static_cast<double>(successes) / n;
   const double centre = share + z * z / (2 * n);

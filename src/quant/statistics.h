@@ -8,6 +8,9 @@
 
 namespace ingot::quant {
 
+// 97.5 % quantile of the normal distribution: half of a 95 % interval, in standard errors.
+inline constexpr double kZ95 = 1.959963984540054;
+
 // A figure with its 95 % confidence interval. low <= high; all three NaN when there is nothing to count.
 struct Interval {
   double value = 0;

@@ -27,6 +27,15 @@ constexpr double kProbeSteps = 1024;
 constexpr float kFactorWindow = 4096;
 constexpr float kFactorPrior = 32;
 
+// What a new sequence's drafts are worth is that of about so many trials of all sequences before it, and of the rate it is given as if seen
+// in so many.
+constexpr float kAllWindow = 1024;
+constexpr float kAllPrior = 8;
+
+// Drafts must promise so much more before they begin: costs are measured once, within a few percent, and rates jitter. Once begun they go
+// on while they promise anything.
+constexpr double kGainToBegin = 0.04;
+
 size_t threshold_of(float chance) { return std::min(static_cast<size_t>(chance * kThresholds), kThresholds - 1); }
 
 // The chances of a candidate's drafts, one after the other.
@@ -80,7 +89,8 @@ void cut_to_budget(std::span<DraftCandidate> candidates, int64_t budget) {
   for (size_t i = 0; i < order.size(); ++i) candidates[order[i]].depth = level + (static_cast<std::ptrdiff_t>(i) < keep ? 1 : 0);
 }
 
-void choose_depths(const StepCost& cost, const PositionFactors& factors, std::span<DraftCandidate> candidates, int64_t other_rows) {
+void choose_depths(const StepCost& cost, const PositionFactors& factors, std::span<DraftCandidate> candidates, int64_t other_rows,
+                   double least_gain) {
   // By position and threshold: the drafts there, and their summed chances.
   struct Cell {
     int32_t count = 0;
@@ -99,7 +109,7 @@ void choose_depths(const StepCost& cost, const PositionFactors& factors, std::sp
 
   const auto num_candidates = static_cast<int64_t>(candidates.size());
   const double prompt_seconds = cost.step.seconds(num_candidates + other_rows) - cost.step.seconds(num_candidates);
-  double best = static_cast<double>(num_candidates) / cost.step.seconds(num_candidates);
+  double best = (1 + least_gain) * static_cast<double>(num_candidates) / cost.step.seconds(num_candidates);
   size_t best_threshold = kThresholds;  // none
   size_t best_depth = 0;
   std::array<Cell, kPositions> above{};  // by position: all drafts from the threshold up
@@ -166,10 +176,21 @@ void DraftPlanner::plan(std::span<DraftCandidate> candidates, int64_t other_rows
     expected_[i] *= keep;
     factors_[i] = (held_[i] + kFactorPrior) / (expected_[i] + kFactorPrior);
   }
-  choose_depths(policy_.cost, factors_, candidates, other_rows);
+  expected_of_new_.clear();
+  expected_of_new_.reserve(candidates.size());  // it must not move
+  for (DraftCandidate& candidate : candidates) {
+    if (candidate.acceptance->tried) continue;
+    expected_of_new_.push_back(*candidate.acceptance);
+    expected_of_new_.back().rate = rate_of_new();
+    candidate.acceptance = &expected_of_new_.back();
+  }
+  choose_depths(policy_.cost, factors_, candidates, other_rows, drafting_ ? 0 : kGainToBegin);
+  drafting_ = std::any_of(candidates.begin(), candidates.end(), [](const DraftCandidate& candidate) { return candidate.depth > 0; });
   cut_to_budget(candidates, budget);
   probe(candidates, other_rows, budget);
 }
+
+float DraftPlanner::rate_of_new() const { return (all_held_ + kAllPrior * Acceptance{}.rate) / (all_tried_ + kAllPrior); }
 
 // Those that earn no drafts get one now and then, since only drafts show that their text has become predictable. Together, because the
 // pass costs most; and out of savings, so that probes take no more than kProbeShare of the time whatever they cost.
@@ -206,6 +227,8 @@ void DraftPlanner::record(Acceptance& acceptance, int32_t num_tokens, int32_t nu
     return;
   }
   const int32_t num_held = num_tokens - 1;
+  if (!acceptance.tried) acceptance.rate = rate_of_new();
+  acceptance.tried = true;
   const bool was_probe = acceptance.tokens_since >= kFirstProbe;
   if (was_probe) {
     acceptance.probe_after = num_held > 0 ? kFirstProbe : std::min(2 * acceptance.probe_after, kLastProbe);
@@ -223,6 +246,9 @@ void DraftPlanner::record(Acceptance& acceptance, int32_t num_tokens, int32_t nu
     acceptance.rate += (held - acceptance.rate) / acceptance.weight;
     held_[static_cast<size_t>(i)] += held;
     expected_[static_cast<size_t>(i)] += rate;
+    const float keep = all_tried_ < kAllWindow ? 1.0f : 1 - 1 / kAllWindow;
+    all_held_ = keep * all_held_ + held;
+    all_tried_ = keep * all_tried_ + 1;
   }
   ++num_recorded_;
 }

@@ -37,8 +37,9 @@ struct DraftPolicy {
 
 // What the drafts of one sequence were worth: written by DraftPlanner.
 struct Acceptance {
-  float rate = 0.8f;         // that a draft holds when those before it did; optimistic, so that everybody is tried
-  float weight = 4;          // trials that `rate` stands for
+  bool tried = false;        // it had drafts; until then those of other sequences say what to expect
+  float rate = 0.9f;         // that a draft holds when those before it did; optimistic, so that the first ones are tried
+  float weight = 2;          // trials that `rate` stands for
   int32_t tokens_since = 0;  // drawn since the last draft
   int32_t probe_after = 16;  // so many tokens without drafts until a sequence that earns none is tried again
 };
@@ -61,8 +62,10 @@ void cut_to_budget(std::span<DraftCandidate> candidates, int64_t budget);
 // 1 + sum over i <= k of (product over j <= i of rate * factors[j]) tokens. They take cost.step(rows) + sum over i of cost.pass(sequences
 // with depth >= i) seconds, where rows are one a candidate, the drafts, and `other_rows`, which are prompts'. What those add to a step
 // without drafts is not counted: tokens must earn their own time, but a machine that prompts keep busy is not idle. Near the best, not
-// exact: the drafts taken are those with a chance above one threshold of a grid, up to one depth.
-void choose_depths(const StepCost& cost, const PositionFactors& factors, std::span<DraftCandidate> candidates, int64_t other_rows);
+// exact: the drafts taken are those with a chance above one threshold of a grid, up to one depth. None are taken that promise less than
+// `least_gain` more tokens per second than a step without.
+void choose_depths(const StepCost& cost, const PositionFactors& factors, std::span<DraftCandidate> candidates, int64_t other_rows,
+                   double least_gain = 0);
 
 // The policy at work. One thread.
 class DraftPlanner {
@@ -80,6 +83,8 @@ class DraftPlanner {
   const PositionFactors& factors() const { return factors_; }
 
  private:
+  // The rate of a sequence that had no drafts.
+  float rate_of_new() const;
   void probe(std::span<DraftCandidate> candidates, int64_t other_rows, int64_t budget);
 
   DraftPolicy policy_;
@@ -87,8 +92,11 @@ class DraftPlanner {
   std::array<float, kMaxDraftTokens> held_{};
   std::array<float, kMaxDraftTokens> expected_{};
   PositionFactors factors_;
-  int64_t num_recorded_ = 0;  // since the last plan
-  double probe_seconds_ = 0;  // that probes may still take
+  float all_held_ = 0, all_tried_ = 0;       // of all positions together
+  std::vector<Acceptance> expected_of_new_;  // of the candidates of this plan that had no drafts
+  int64_t num_recorded_ = 0;                 // since the last plan
+  bool drafting_ = false;                    // drafts paid in the last plan
+  double probe_seconds_ = 0;                 // that probes may still take
 };
 
 }  // namespace ingot::sched

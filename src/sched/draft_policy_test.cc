@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -166,6 +168,7 @@ TEST(DraftPlanner, NeverGoesOverALimit) {
     std::vector<DraftCandidate> candidates;
     for (Acceptance& acceptance : acceptances) {
       acceptance.rate = static_cast<float>(rng.uniform());
+      acceptance.tried = rng.below(4) > 0;
       acceptance.tokens_since = static_cast<int32_t>(rng.below(300));
       candidates.push_back({.acceptance = &acceptance, .limit = static_cast<int32_t>(rng.below(9)), .depth = 0});
     }
@@ -295,7 +298,7 @@ TEST(DraftPlanner, ProbesTakeLessThanOnePercentWhateverTheyCost) {
       cost.pass.points = {{1, pass}, {256, 2 * pass}};
       World world({.num_steps = 5, .adaptive = true, .cost = cost}, batch);
       world.chances.assign(batch, 0.0);
-      for (Acceptance& acceptance : world.acceptances) acceptance.rate = 0.01f;
+      for (Acceptance& acceptance : world.acceptances) acceptance = {.tried = true, .rate = 0.01f};
       int64_t probes = 0;
       const int64_t steps = 10000;
       for (int64_t i = 0; i < steps; ++i) {
@@ -311,7 +314,7 @@ TEST(DraftPlanner, ProbesTakeLessThanOnePercentWhateverTheyCost) {
 
 TEST(DraftPlanner, WaitsTwiceAsLongAfterEachProbeInVain) {
   DraftPlanner planner({.num_steps = 5, .adaptive = true, .cost = cheap_rows()});
-  Acceptance acceptance{.rate = 0.01f, .weight = 16, .tokens_since = 0, .probe_after = 16};
+  Acceptance acceptance{.tried = true, .rate = 0.01f, .weight = 16, .tokens_since = 0, .probe_after = 16};
   std::vector<DraftCandidate> candidates = {{.acceptance = &acceptance, .limit = 5, .depth = 0}};
   std::vector<int32_t> waits;
   for (int32_t since = 0; waits.size() < 7; ++since) {
@@ -327,12 +330,44 @@ TEST(DraftPlanner, WaitsTwiceAsLongAfterEachProbeInVain) {
 
 TEST(DraftPlanner, AProbeThatHoldsCountsForMoreThanTheLongPastBeforeIt) {
   DraftPlanner planner({.num_steps = 5, .adaptive = true, .cost = cpu()});
-  Acceptance acceptance{.rate = 0.02f, .weight = 16, .tokens_since = 256, .probe_after = 256};
+  Acceptance acceptance{.tried = true, .rate = 0.02f, .weight = 16, .tokens_since = 256, .probe_after = 256};
   planner.record(acceptance, 2, 1);
   EXPECT_GT(acceptance.rate, 0.4f);
   EXPECT_EQ(acceptance.probe_after, 16);
   planner.record(acceptance, 1, 5);
   EXPECT_LT(acceptance.rate, 0.4f) << "a miss at once";
+}
+
+// Symptom: each of many short answers starts with the same guess, and ends before its own drafts have corrected it.
+TEST(DraftPlanner, ANewSequenceBeginsWithWhatTheOthersFound) {
+  for (const auto& [chance, least, most] : {std::tuple(0.98, 5, 5), std::tuple(0.05, 0, 0)}) {
+    World world({.num_steps = 5, .adaptive = true, .cost = cpu()}, 1);
+    world.chances = {chance};
+    for (int sequence = 0; sequence < 40; ++sequence) {
+      world.acceptances = {Acceptance{}};
+      world.run(30);
+    }
+    world.acceptances = {Acceptance{}};
+    world.step();
+    EXPECT_GE(world.depth, least) << chance;
+    EXPECT_LE(world.depth, most) << chance;
+    // It is a beginning, no more.
+    world.chances = {1.0 - chance};
+    world.run(2000);
+    EXPECT_EQ(world.depth > 2, chance < 0.5) << chance;
+  }
+}
+
+TEST(DraftPlanner, ASmallGainIsNotWorthTheRisk) {
+  // A draft that always holds makes two tokens of a step and a pass: 2 % more of them a second here, then 30 %.
+  for (const auto& [step, depth] : {std::pair(1.95, 0), std::pair(1.53, 1)}) {
+    World world({.num_steps = 1, .adaptive = true, .cost = {.step = {.points = {{1, 1.0}, {2, step}}}, .pass = {.points = {{1, 0.01}}}}},
+                1);
+    world.chances = {1.0};
+    world.acceptances = {Acceptance{.tried = true, .rate = 1.0f, .weight = 16}};
+    world.step();
+    EXPECT_EQ(world.depth, depth) << step;
+  }
 }
 
 TEST(DraftPlanner, LearnsHowMuchWorseLaterPositionsAre) {

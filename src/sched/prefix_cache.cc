@@ -1,6 +1,7 @@
 #include "sched/prefix_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -151,6 +152,7 @@ void PrefixCache::promote(Node* node, int32_t page) {
   node->locks = 1;
   ++node->parent->num_device_children;
   ++num_device_;
+  note(CacheEvent::Kind::stored, CacheEvent::Tier::device, node);
 }
 
 PrefixCache::Node* PrefixCache::publish(Node* parent, std::span<const int32_t> tokens, int32_t page) {
@@ -181,12 +183,14 @@ void PrefixCache::drop_device(Node* node) {
   node->page = -1;
   --node->parent->num_device_children;
   --num_device_;
+  note(CacheEvent::Kind::removed, CacheEvent::Tier::device, node);
 }
 
 void PrefixCache::drop_host(Node* node) {
   host_lru_.remove(node);
   node->host = nullptr;
   --num_host_;
+  note(CacheEvent::Kind::removed, CacheEvent::Tier::host, node);
 }
 
 void PrefixCache::remove_subtree(Node* node) {
@@ -219,6 +223,7 @@ void PrefixCache::set_host(Node* node, HostPage host) {
   node->host = std::move(host);
   host_lru_.push_back(node);
   ++num_host_;
+  note(CacheEvent::Kind::stored, CacheEvent::Tier::host, node);
   while (num_host_ > host_capacity_) {
     Node* oldest = host_lru_.front;
     if (oldest->page >= 0) {
@@ -258,6 +263,46 @@ PrefixCache::Node* PrefixCache::add_host(Node* parent, std::span<const int32_t> 
   set_host(node, std::move(host));
   touch(node);
   return node;
+}
+
+void PrefixCache::clear() {
+  for (auto& [key, node] : nodes_) {
+    INGOT_CHECK(node->locks == 0, "a page that a sequence reads would be forgotten");
+    if (node->page >= 0) pool_.give_back(node->page);
+  }
+  nodes_.clear();
+  root_.children.clear();
+  root_.num_device_children = 0;
+  device_lru_.front = device_lru_.back = host_lru_.front = host_lru_.back = nullptr;
+  unsaved_.clear();
+  num_evictable_ = num_device_ = num_host_ = 0;
+  events_.clear();
+  if (notes_events_) events_.push_back({.kind = CacheEvent::Kind::cleared});
+}
+
+void PrefixCache::note(CacheEvent::Kind kind, CacheEvent::Tier tier, const Node* node) {
+  if (!notes_events_) return;
+  CacheEvent event{.kind = kind, .tier = tier, .key = node->key, .parent = node->parent->key};
+  if (kind == CacheEvent::Kind::stored) event.tokens = node->tokens;
+  events_.push_back(std::move(event));
+}
+
+void PrefixCache::take_events(std::vector<CacheEvent>& events) {
+  events.insert(events.end(), std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  events_.clear();
+}
+
+void PrefixCache::take_snapshot(std::vector<CacheEvent>& events) {
+  events_.assign(1, {.kind = CacheEvent::Kind::cleared});
+  std::vector<const Node*> open(root_.children.begin(), root_.children.end());
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    if (node->page >= 0) note(CacheEvent::Kind::stored, CacheEvent::Tier::device, node);
+    if (node->host) note(CacheEvent::Kind::stored, CacheEvent::Tier::host, node);
+    open.insert(open.end(), node->children.begin(), node->children.end());
+  }
+  take_events(events);
 }
 
 std::vector<int32_t> PrefixCache::device_pages() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sched/batch_plan.h"
+#include "sched/cache_event.h"
 #include "sched/page_key.h"
 #include "sched/page_pool.h"
 
@@ -91,6 +92,20 @@ class PrefixCache {
   // The node gets a device page, locked; the caller sees to it that `node->host` is loaded into it.
   void promote(Node* node, int32_t page);
 
+  // Forgets every page of both tiers. No path may be locked.
+  void clear();
+
+  // -- what mirrors are told
+  // ----------------------------------------------------------------------------------------------------------------
+
+  // From now on every page that comes or goes is noted, for take_events(): to be called before the first page.
+  void note_events() { notes_events_ = true; }
+  // Appends what has happened since the last call.
+  void take_events(std::vector<CacheEvent>& events);
+  // What rebuilds a mirror that missed something: `cleared`, then all pages that are there, parents first. Includes what take_events()
+  // would have given, which is dropped.
+  void take_snapshot(std::vector<CacheEvent>& events);
+
   // -- figures and truth
   // --------------------------------------------------------------------------------------------------------------------
 
@@ -117,6 +132,7 @@ class PrefixCache {
   void set_host(Node* node, HostPage host);
   void drop_host(Node* node);
   void drop_device(Node* node);
+  void note(CacheEvent::Kind kind, CacheEvent::Tier tier, const Node* node);
 
   PagePool& pool_;
   const int64_t page_size_;
@@ -127,6 +143,8 @@ class PrefixCache {
   List device_lru_{&Node::device_lru};
   List host_lru_{&Node::host_lru};
   std::vector<PageKey> unsaved_;
+  std::vector<CacheEvent> events_;  // not yet taken
+  bool notes_events_ = false;
   int64_t num_evictable_ = 0;
   int64_t num_device_ = 0;
   int64_t num_host_ = 0;

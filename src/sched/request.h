@@ -26,10 +26,12 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // [-2, 2]: taken so many times as the completion has the token
   float repetition_penalty = 1.0f;  // > 0: of tokens in prompt or completion, positive logits are divided by it, others multiplied
   std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit), ids distinct
-  int32_t max_tokens = 0;                             // > 0
+  int32_t max_tokens = 0;                             // > 0; with prompt_logprobs 0 as well: the prompt is scored, and no token told
   std::vector<int32_t> stop_token_ids;                // end of sequence ids and the client's own; the stop token is counted, not shown
   bool ignore_eos = false;                            // then stop_token_ids holds the client's own alone
   int32_t top_logprobs = -1;                          // -1: no logprobs; 0: of the chosen token; n: and of the n likeliest
+  // The same of the prompt's tokens but the first, each under those before it. Then no row is taken from the prefix cache.
+  int32_t prompt_logprobs = -1;
 };
 
 // Most tokens that may be drafted for a sequence in a step.
@@ -73,6 +75,9 @@ struct TokenLogprob {
 struct TokenEvent {
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;  // as many as token_ids when asked for, else empty
+  // Of the tokens 1, 2, ... of the prompt, when asked for: prompt.size() - 1 in one piece, once, with the first token of the completion
+  // (with max_tokens 0: with the finish). Empty in all other events.
+  std::vector<TokenLogprob> prompt_logprobs;
   FinishReason finish = FinishReason::none;
   std::string error;
   // The request's story so far.

@@ -10,9 +10,6 @@
 namespace ingot::sched {
 
 namespace {
-// Ranking by cached prefix looks at so many of the waiting; the others count as not cached. Bounds the cost of a long queue.
-constexpr size_t kMaxRanked = 128;
-
 bool before(const Sequence& a, const Sequence& b) {
   return std::tuple(-int64_t{a.request.priority}, a.arrival) < std::tuple(-int64_t{b.request.priority}, b.arrival);
 }
@@ -26,20 +23,21 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       pool_(options.num_pages),
       cache_(pool_, options.page_size, options.prefix_cache ? options.host_pages : 0, options.page_key),
+      waiting_(options.policy, options.max_overtaken),
       planner_(options.draft) {
   INGOT_CHECK(options.page_size > 0 && options.chunked_prefill_size > 0 && options.max_running_requests > 0 && options.context_length > 0);
   INGOT_CHECK(options.max_overtaken >= 0);
+  if (options.cache_events) cache_.note_events();
 }
 
 Result<> Scheduler::admissible(const Request& request, const SchedulerOptions& options) {
   if (request.prompt.empty()) return fail("the prompt is empty");
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length >= options.max_length()) {
-    return fail("the prompt has {} tokens; the context length is {} tokens, of which at least one is for the answer", length,
-                options.max_length());
-  }
-  if (request.sampling.max_tokens <= 0) return fail("max_tokens must be at least 1");
-  return {};
+  const bool only_scored = request.sampling.max_tokens == 0 && request.sampling.prompt_logprobs >= 0;
+  if (request.sampling.max_tokens <= 0 && !only_scored) return fail("max_tokens must be at least 1, or 0 with logprobs of the prompt");
+  if (length < options.max_length() || (only_scored && length == options.max_length())) return {};
+  return fail("the prompt has {} tokens; the context length is {} tokens{}", length, options.max_length(),
+              only_scored ? "" : ", of which at least one is for the answer");
 }
 
 void Scheduler::submit(Request request) {
@@ -50,7 +48,8 @@ void Scheduler::submit(Request request) {
   sequence->arrival = next_arrival_++;
   const std::vector<FetchedPage> fetched = std::exchange(request.fetched, {});
   sequence->request = std::move(request);
-  if (options_.prefix_cache) {
+  // Who is to be scored reads nothing: then nothing is kept for it, and what the disk tier fetched for it is dropped.
+  if (options_.prefix_cache && !sequence->scoring()) {
     sequence->keys = page_keys(sequence->tokens, options_.page_size, options_.page_key);
     // What it will need is now the most recently used: others are evicted before it.
     const auto match = cache_.match(sequence->tokens, sequence->keys, static_cast<int64_t>(sequence->keys.size()));
@@ -68,12 +67,17 @@ void Scheduler::submit(Request request) {
     if (deadline != 0) next_deadline_ns_ = std::min(next_deadline_ns_, deadline);
   }
   by_id_[sequence->request.id] = sequence.get();
-  waiting_.push_back(std::move(sequence));
+  waiting_.push(std::move(sequence));
 }
 
 const Sequence* Scheduler::find(RequestId id) const {
   const auto it = by_id_.find(id);
   return it == by_id_.end() ? nullptr : it->second;
+}
+
+void Scheduler::flush_cache() {
+  INGOT_CHECK(idle(), "the prefix cache is flushed while {} sequences run and {} wait", running_.size(), waiting_.size());
+  cache_.clear();
 }
 
 void Scheduler::cancel(RequestId id) {
@@ -91,67 +95,57 @@ void Scheduler::cancel(RequestId id) {
 }
 
 void Scheduler::fail_all(const std::string& error) {
-  for (List* list : {&running_, &waiting_}) {
-    for (auto& sequence : *list) {
-      TokenEvent event;
-      event.finish = FinishReason::error;
-      event.error = error;
-      finish(*sequence, std::move(event));
-    }
-    list->clear();
-  }
+  const auto end = [&](Sequence& sequence) {
+    TokenEvent event;
+    event.finish = FinishReason::error;
+    event.error = error;
+    finish(sequence, std::move(event));
+  };
+  for (auto& sequence : running_) end(*sequence);
+  waiting_.each(end);
+  running_.clear();
+  waiting_.clear();
   by_id_.clear();
 }
 
-void Scheduler::expire(List& list, int64_t now_ns) {
-  std::erase_if(list, [&](const std::unique_ptr<Sequence>& sequence) {
-    const Request& request = sequence->request;
-    const bool queued_too_long = sequence->scheduled_ns == 0 && request.queue_deadline_ns != 0 && now_ns >= request.queue_deadline_ns;
-    const bool too_late = request.deadline_ns != 0 && now_ns >= request.deadline_ns;
-    if (!queued_too_long && !too_late) {
-      if (request.queue_deadline_ns != 0 && sequence->scheduled_ns == 0) {
-        next_deadline_ns_ = std::min(next_deadline_ns_, request.queue_deadline_ns);
-      }
-      if (request.deadline_ns != 0) next_deadline_ns_ = std::min(next_deadline_ns_, request.deadline_ns);
-      return false;
+bool Scheduler::expire(Sequence& sequence, int64_t now_ns) {
+  const Request& request = sequence.request;
+  const bool queued_too_long = sequence.scheduled_ns == 0 && request.queue_deadline_ns != 0 && now_ns >= request.queue_deadline_ns;
+  const bool too_late = request.deadline_ns != 0 && now_ns >= request.deadline_ns;
+  if (!queued_too_long && !too_late) {
+    if (request.queue_deadline_ns != 0 && sequence.scheduled_ns == 0) {
+      next_deadline_ns_ = std::min(next_deadline_ns_, request.queue_deadline_ns);
     }
-    TokenEvent event;
-    event.finish = too_late ? FinishReason::timeout : FinishReason::queue_timeout;
-    const RequestId id = request.id;
-    finish(*sequence, std::move(event));
-    by_id_.erase(id);
-    return true;
-  });
+    if (request.deadline_ns != 0) next_deadline_ns_ = std::min(next_deadline_ns_, request.deadline_ns);
+    return false;
+  }
+  TokenEvent event;
+  event.finish = too_late ? FinishReason::timeout : FinishReason::queue_timeout;
+  finish(sequence, std::move(event));
+  return true;
+}
+
+void Scheduler::expire_all(int64_t now_ns) {
+  next_deadline_ns_ = std::numeric_limits<int64_t>::max();
+  std::vector<RequestId> ended;
+  const auto look_at = [&](Sequence& sequence) {
+    if (expire(sequence, now_ns)) ended.push_back(sequence.request.id);
+  };
+  for (auto& sequence : running_) look_at(*sequence);
+  waiting_.each(look_at);
+  for (const RequestId id : ended) drop(id);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------- admission
 
-size_t Scheduler::next_waiting() {
-  const auto rank = [&](size_t i) {
-    Sequence& s = *waiting_[i];
-    const bool starves = s.num_overtaken >= options_.max_overtaken;
-    int64_t cached = 0;
-    if (options_.policy == Policy::lpm && i < kMaxRanked) {
-      cached = s.ranked_pages = cache_.estimate(s.keys, (s.length() - 1) / options_.page_size, s.ranked_pages);
-    }
-    return std::tuple(!starves, starves ? 0 : -int64_t{s.request.priority}, s.num_preempted == 0, starves ? 0 : -cached, s.arrival);
-  };
-  size_t best = 0;
-  auto best_rank = rank(0);
-  for (size_t i = 1; i < waiting_.size(); ++i) {
-    auto other = rank(i);
-    if (other < best_rank) {
-      best = i;
-      best_rank = other;
-    }
-  }
-  return best;
+Sequence& Scheduler::next_waiting() {
+  return waiting_.next(
+      [this](Sequence& s) { return s.ranked_pages = cache_.estimate(s.keys, s.num_cacheable() / options_.page_size, s.ranked_pages); });
 }
 
 bool Scheduler::try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan) {
   PrefixCache::Match match{.device_tail = cache_.root(), .host = {}};
-  // At least one token is left to compute: its logits are what is asked for.
-  if (options_.prefix_cache) match = cache_.match(sequence.tokens, sequence.keys, (sequence.length() - 1) / options_.page_size);
+  if (options_.prefix_cache) match = cache_.match(sequence.tokens, sequence.keys, sequence.num_cacheable() / options_.page_size);
   cache_.lock(match.device_tail);
   const int64_t need = pages_for(sequence.length() + 1) - match.device_tail->depth;
   // One page of slack for each running sequence, so that an admitted one is not preempted by the next few decodes.
@@ -175,7 +169,7 @@ bool Scheduler::try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan)
   sequence.num_computed = sequence.num_shared * options_.page_size;
   if (sequence.num_preempted == 0) {
     sequence.cached_tokens = sequence.num_computed;
-    counters_.cache_query_tokens += sequence.length();
+    if (!sequence.scoring()) counters_.cache_query_tokens += sequence.length();
     counters_.cache_hit_tokens += sequence.cached_tokens;
     counters_.host_hit_tokens += static_cast<int64_t>(match.host.size()) * options_.page_size;
   }
@@ -188,11 +182,9 @@ void Scheduler::admit(int64_t budget, BatchPlan& plan) {
   int64_t promised = 0;
   for (const auto& s : running_) promised += std::max<int64_t>(pages_for(s->length() + 1) - static_cast<int64_t>(s->pages.size()), 0);
   while (!waiting_.empty() && budget > 0 && static_cast<int64_t>(running_.size()) < options_.max_running_requests) {
-    const size_t chosen = next_waiting();
-    if (!try_admit(*waiting_[chosen], promised, plan)) return;  // nobody slips past the one whose turn it is
-    auto sequence = std::move(waiting_[chosen]);
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(chosen));
-    for (size_t i = 0; i < chosen; ++i) ++waiting_[i]->num_overtaken;
+    Sequence& chosen = next_waiting();
+    if (!try_admit(chosen, promised, plan)) return;  // nobody slips past the one whose turn it is
+    auto sequence = waiting_.admit(chosen);
     promised += pages_for(sequence->length() + 1) - static_cast<int64_t>(sequence->pages.size());
     budget -= sequence->num_left();
     const auto place =
@@ -207,7 +199,7 @@ void Scheduler::jump_ahead(Sequence& sequence) {
   if (!options_.prefix_cache || !sequence.publishes) return;
   while (sequence.num_computed == sequence.num_shared * size && static_cast<int64_t>(sequence.pages.size()) == sequence.num_shared) {
     const auto index = static_cast<size_t>(sequence.num_shared);
-    if (index >= sequence.keys.size() || sequence.num_computed + size >= sequence.length()) return;
+    if (index >= sequence.keys.size() || sequence.num_computed + size > sequence.num_cacheable()) return;
     auto* node = cache_.child(sequence.tail, sequence.keys[index], slice(sequence.tokens, sequence.num_computed, size));
     if (node == nullptr || node->page < 0) return;
     cache_.extend(node);
@@ -325,9 +317,7 @@ void Scheduler::preempt_newest() {
   if (options_.prefix_cache) sequence->keys = page_keys(sequence->tokens, options_.page_size, options_.page_key);
   ++sequence->num_preempted;
   ++counters_.preemptions;
-  const auto place =
-      std::lower_bound(waiting_.begin(), waiting_.end(), sequence, [](const auto& a, const auto& b) { return a->arrival < b->arrival; });
-  waiting_.insert(place, std::move(sequence));
+  waiting_.push(std::move(sequence));
 }
 
 void Scheduler::take_pages(int64_t count, std::vector<int32_t>& pages) {
@@ -339,11 +329,7 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
   ++step_;
   BatchPlan plan;
   cache_.take_saves(plan.saves);  // before anything is evicted
-  if (now_ns >= next_deadline_ns_) {
-    next_deadline_ns_ = std::numeric_limits<int64_t>::max();
-    expire(running_, now_ns);
-    expire(waiting_, now_ns);
-  }
+  if (now_ns >= next_deadline_ns_) expire_all(now_ns);
 
   int64_t known = 0;  // rows that those who run already want
   for (const auto& sequence : running_) known += sequence->num_left();
@@ -362,6 +348,11 @@ BatchPlan Scheduler::plan(int64_t now_ns) {
     item.start = static_cast<int32_t>(sequence.num_computed);
     item.pages = sequence.pages;
     item.sample = w.rows == sequence.num_left();
+    const int64_t scored_end = std::min(sequence.num_computed + w.rows, sequence.most_scored());
+    if (sequence.num_scored < scored_end) {
+      item.first_scored = static_cast<int32_t>(sequence.num_scored - sequence.num_computed);
+      item.num_scored = static_cast<int32_t>(scored_end - sequence.num_scored);
+    }
     item.sampling = &sequence.request.sampling;
     item.constraint = sequence.request.constraint.get();
     item.num_generated = sequence.num_generated;
@@ -390,9 +381,13 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
     planner_.record(sequence.acceptance, static_cast<int32_t>(sampled.token_ids.size()), sampled.num_drafted);
   }
   TokenEvent event;
+  event.prompt_logprobs = std::exchange(sequence.prompt_logprobs, {});
   event.token_ids.reserve(sampled.token_ids.size());
+  // With max_tokens 0 the draw is for the runner alone, which needs a token behind the last row like any other.
+  const bool only_scored = sampling.max_tokens == 0;
+  if (only_scored && sampled.error.empty()) event.finish = FinishReason::length;
   // What was drawn behind the end never happened: it reaches neither the client nor the cache.
-  for (size_t i = 0; i < sampled.token_ids.size() && event.finish == FinishReason::none; ++i) {
+  for (size_t i = 0; i < sampled.token_ids.size() && event.finish == FinishReason::none && !only_scored; ++i) {
     const int32_t token = sampled.token_ids[i];
     sequence.tokens.push_back(token);
     ++sequence.num_generated;
@@ -422,7 +417,7 @@ void Scheduler::append(Sequence& sequence, const SampledTokens& sampled) {
     for (size_t i = 0; i < static_cast<size_t>(event.num_drafted); ++i) ++counters_.drafted_at.at(i);
     for (size_t i = 0; i < static_cast<size_t>(event.num_accepted); ++i) ++counters_.accepted_at.at(i);
   }
-  sequence.num_computed = sequence.length() - 1;
+  sequence.num_computed = sequence.length() - (only_scored && event.finish == FinishReason::length ? 0 : 1);
   publish(sequence);
   if (event.finish != FinishReason::none) return finish(sequence, std::move(event));
   event.cached_tokens = sequence.cached_tokens;
@@ -448,7 +443,7 @@ void Scheduler::publish(Sequence& sequence) {
 }
 
 void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
-  size_t next_sampled = 0;
+  size_t next_sampled = 0, next_scored = 0;
   std::vector<RequestId> ended;
   for (const BatchItem& item : plan.items) {
     const auto it = by_id_.find(item.request);
@@ -460,6 +455,13 @@ void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
       INGOT_CHECK(next_sampled < result.sampled.size() && result.sampled[next_sampled].request == item.request);
       sampled = &result.sampled[next_sampled++];
       INGOT_CHECK(sampled->num_drafted <= item.num_draft && static_cast<int64_t>(sampled->token_ids.size()) <= 1 + sampled->num_drafted);
+    }
+    if (item.num_scored > 0) {
+      INGOT_CHECK(next_scored < result.scored.size() && result.scored[next_scored].request == item.request);
+      const ScoredTokens& scored = result.scored[next_scored++];
+      INGOT_CHECK(std::ssize(scored.logprobs) == item.num_scored);
+      sequence.prompt_logprobs.insert(sequence.prompt_logprobs.end(), scored.logprobs.begin(), scored.logprobs.end());
+      sequence.num_scored += item.num_scored;
     }
     if (sequence.cancelled || sampled == nullptr) {
       sequence.num_computed += static_cast<int64_t>(item.token_ids.size());
@@ -475,7 +477,7 @@ void Scheduler::commit(const BatchPlan& plan, const BatchResult& result) {
       if (!sequence.request.sink) ended.push_back(item.request);
     }
   }
-  INGOT_CHECK(next_sampled == result.sampled.size());
+  INGOT_CHECK(next_sampled == result.sampled.size() && next_scored == result.scored.size());
   for (RequestId id : ended) drop(id);
 }
 
@@ -506,13 +508,11 @@ void Scheduler::finish(Sequence& sequence, TokenEvent event) {
 void Scheduler::drop(RequestId id) {
   const Sequence* sequence = by_id_.at(id);
   by_id_.erase(id);
-  for (List* list : {&running_, &waiting_}) {
-    const auto it = std::find_if(list->begin(), list->end(), [&](const auto& s) { return s.get() == sequence; });
-    if (it != list->end()) {
-      list->erase(it);
-      return;
-    }
-  }
+  const auto it = std::find_if(running_.begin(), running_.end(), [&](const auto& s) { return s.get() == sequence; });
+  if (it != running_.end())
+    running_.erase(it);
+  else
+    waiting_.remove(*sequence);
 }
 
 // ------------------------------------------------------------------------------------------------------------------- figures and truth
@@ -528,39 +528,43 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
+void Scheduler::verify(const Sequence& sequence) const {
+  const auto it = by_id_.find(sequence.request.id);
+  INGOT_CHECK(it != by_id_.end() && it->second == &sequence);
+  INGOT_CHECK(sequence.num_computed <= sequence.length() &&
+              sequence.num_computed <= static_cast<int64_t>(sequence.pages.size()) * options_.page_size);
+  INGOT_CHECK(sequence.length() == static_cast<int64_t>(sequence.request.prompt.size()) + sequence.num_generated);
+  const auto kept_scores = std::ssize(sequence.prompt_logprobs);
+  INGOT_CHECK(sequence.scoring() ? sequence.num_computed <= sequence.num_scored && kept_scores == sequence.num_scored
+                                 : kept_scores == (sequence.num_generated == 0 ? sequence.num_scored : 0),
+              "a row that is to be scored was not computed, or its score is lost");
+}
+
 void Scheduler::verify() const {
   std::vector<int32_t> held = cache_.device_pages();
   std::vector<const PrefixCache::Node*> tails;
-  size_t count = 0;
-  for (const List* list : {&running_, &waiting_}) {
-    const Sequence* last = nullptr;
-    for (const auto& sequence : *list) {
-      const bool in_order = last == nullptr || (list == &running_ ? before(*last, *sequence) : last->arrival < sequence->arrival);
-      INGOT_CHECK(in_order, "a list is out of order");
-      last = sequence.get();
-      const auto it = by_id_.find(sequence->request.id);
-      INGOT_CHECK(it != by_id_.end() && it->second == sequence.get());
-      INGOT_CHECK(sequence->num_computed <= sequence->length() &&
-                  sequence->num_computed <= static_cast<int64_t>(sequence->pages.size()) * options_.page_size);
-      INGOT_CHECK(sequence->length() == static_cast<int64_t>(sequence->request.prompt.size()) + sequence->num_generated);
-      ++count;
-      if (list == &waiting_) {
-        INGOT_CHECK(sequence->pages.empty() && sequence->num_computed == 0 && !sequence->in_flight && sequence->tail == nullptr);
-        continue;
-      }
-      tails.push_back(sequence->tail);
-      INGOT_CHECK(sequence->tail->depth == sequence->num_shared && sequence->num_shared <= static_cast<int64_t>(sequence->pages.size()));
-      for (const auto* node = sequence->tail; node->parent != nullptr; node = node->parent) {
-        const int64_t begin = (node->depth - 1) * options_.page_size;
-        INGOT_CHECK(sequence->pages[static_cast<size_t>(node->depth) - 1] == node->page, "a page table and the tree disagree");
-        INGOT_CHECK(std::equal(node->tokens.begin(), node->tokens.end(), sequence->tokens.begin() + begin), "a page of other tokens");
-      }
-      held.insert(held.end(), sequence->pages.begin() + sequence->num_shared, sequence->pages.end());
+  const Sequence* last = nullptr;
+  for (const auto& sequence : running_) {
+    INGOT_CHECK(last == nullptr || before(*last, *sequence), "the running sequences are out of order");
+    last = sequence.get();
+    verify(*sequence);
+    tails.push_back(sequence->tail);
+    INGOT_CHECK(sequence->tail->depth == sequence->num_shared && sequence->num_shared <= static_cast<int64_t>(sequence->pages.size()));
+    for (const auto* node = sequence->tail; node->parent != nullptr; node = node->parent) {
+      const int64_t begin = (node->depth - 1) * options_.page_size;
+      INGOT_CHECK(sequence->pages[static_cast<size_t>(node->depth) - 1] == node->page, "a page table and the tree disagree");
+      INGOT_CHECK(std::equal(node->tokens.begin(), node->tokens.end(), sequence->tokens.begin() + begin), "a page of other tokens");
     }
+    held.insert(held.end(), sequence->pages.begin() + sequence->num_shared, sequence->pages.end());
   }
+  waiting_.each([&](const Sequence& sequence) {
+    verify(sequence);
+    INGOT_CHECK(sequence.pages.empty() && sequence.num_computed == 0 && !sequence.in_flight && sequence.tail == nullptr);
+  });
+  waiting_.verify();
   INGOT_CHECK(static_cast<int64_t>(released_.size()) <= options_.max_running_requests);
   for (const RequestId id : released_) INGOT_CHECK(find(id) == nullptr || !find(id)->runner_knows);
-  INGOT_CHECK(count == by_id_.size() && static_cast<int64_t>(running_.size()) <= options_.max_running_requests);
+  INGOT_CHECK(running_.size() + waiting_.size() == by_id_.size() && static_cast<int64_t>(running_.size()) <= options_.max_running_requests);
   cache_.verify(tails);
   pool_.verify(held);
 }

@@ -20,14 +20,9 @@
 #include "sched/prefix_cache.h"
 #include "sched/request.h"
 #include "sched/sequence.h"
+#include "sched/waiting_queue.h"
 
 namespace ingot::sched {
-
-// Which waiting request is next, within a priority.
-enum class Policy : uint8_t {
-  fcfs,  // first come, first served
-  lpm,   // longest cached prefix first
-};
 
 struct SchedulerOptions {
   int64_t num_pages = 0;
@@ -42,6 +37,7 @@ struct SchedulerOptions {
   // A waiting request that so many later arrivals overtook (by policy or by priority) goes before all others.
   int32_t max_overtaken = 64;
   PageKeyFunction page_key = sched::page_key;  // tests take a bad one
+  bool cache_events = false;                   // note what the prefix cache does, for take_cache_events()
 
   int64_t max_length() const { return std::min(context_length, num_pages * page_size); }
 };
@@ -97,6 +93,13 @@ class Scheduler {
   SchedulerStats stats() const;
   const Sequence* find(RequestId id) const;
   const PrefixCache& cache() const { return cache_; }
+  // For tests: later arrivals that a waiting request was overtaken by; 0 for one that runs.
+  int64_t num_overtaken(RequestId id) const { return find(id)->tail == nullptr ? waiting_.num_overtaken(*find(id)) : 0; }
+  // Forgets all cached pages, on the device and the host. Only when idle().
+  void flush_cache();
+  // What the prefix cache did since the last call; as a snapshot, all that a mirror needs to begin anew. Needs options.cache_events.
+  void take_cache_events(std::vector<CacheEvent>& events) { cache_.take_events(events); }
+  void take_cache_snapshot(std::vector<CacheEvent>& events) { cache_.take_snapshot(events); }
   // Pages of this prompt that the cache has, on the device or the host, of at most `max_pages`.
   int64_t cached_pages(std::span<const int32_t> prompt, std::span<const PageKey> keys, int64_t max_pages) {
     return cache_.match(prompt, keys, max_pages).num_pages();
@@ -117,8 +120,10 @@ class Scheduler {
   int64_t pages_for(int64_t num_tokens) const { return (num_tokens + options_.page_size - 1) / options_.page_size; }
   int64_t available() const { return pool_.num_free() + cache_.num_evictable(); }
   int64_t more_pages(const Work& work) const;
-  void expire(List& list, int64_t now_ns);
-  size_t next_waiting();
+  // Whether a deadline has ended the sequence.
+  bool expire(Sequence& sequence, int64_t now_ns);
+  void expire_all(int64_t now_ns);
+  Sequence& next_waiting();
   void admit(int64_t budget, BatchPlan& plan);
   bool try_admit(Sequence& sequence, int64_t promised, BatchPlan& plan);
   void jump_ahead(Sequence& sequence);
@@ -133,12 +138,13 @@ class Scheduler {
   void append(Sequence& sequence, const SampledTokens& sampled);
   void finish(Sequence& sequence, TokenEvent event);
   void drop(RequestId id);
+  void verify(const Sequence& sequence) const;
 
   SchedulerOptions options_;
   PagePool pool_;
   PrefixCache cache_;
   List running_;  // by priority, then by arrival
-  List waiting_;  // by arrival
+  WaitingQueue waiting_;
   std::unordered_map<RequestId, Sequence*> by_id_;
   DraftPlanner planner_;
   std::vector<DraftCandidate> candidates_;  // of choose(), kept for its memory

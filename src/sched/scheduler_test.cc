@@ -61,6 +61,7 @@ class TokenCache {
       for (size_t i = 0; i < item.token_ids.size(); ++i) slot(item, item.start + static_cast<int64_t>(i)) = item.token_ids[i];
     }
     for (const BatchItem& item : plan.items) {
+      if (item.num_scored > 0) result.scored.push_back(score(item));
       if (!item.sample) continue;
       std::vector<int32_t> context;
       const int64_t end = item.start + static_cast<int64_t>(item.token_ids.size());
@@ -83,6 +84,16 @@ class TokenCache {
   }
 
  private:
+  // A row's score is what is in the cache up to it, and the token that is asked about.
+  ScoredTokens score(const BatchItem& item) {
+    ScoredTokens scored{item.request, {}};
+    for (int32_t i = 0; i < item.num_scored; ++i) {
+      std::vector<int32_t> context;
+      for (int64_t position = 0; position <= item.start + item.first_scored + i; ++position) context.push_back(slot(item, position));
+      scored.logprobs.push_back({0, {{next_token(context), 0.0f}, {item.scored_token(i), 0.0f}}});
+    }
+    return scored;
+  }
   int32_t& slot(const BatchItem& item, int64_t position) {
     EXPECT_LT(position / page_size_, static_cast<int64_t>(item.pages.size()));
     const int32_t page = item.pages[static_cast<size_t>(position / page_size_)];
@@ -106,6 +117,8 @@ struct Client {
   int64_t cached = 0;  // of the prompt, as told with the last event
   int32_t num_preempted = 0;
   int32_t max_drafts = 0;
+  bool scored = false;     // wants logprobs of its prompt
+  int64_t num_scored = 0;  // rows that plans have asked them of
   bool admitted = false;
   bool cancelled = false;
   FinishReason finish = FinishReason::none;
@@ -119,7 +132,7 @@ class House {
 
   // Prompts of one family share all the tokens that they both have.
   void submit(int64_t prompt_len, int32_t max_tokens, uint64_t family, int32_t priority = 0, int64_t patience = 0,
-              int32_t max_drafts = kMaxDraftTokens) {
+              int32_t max_drafts = kMaxDraftTokens, bool scored = false) {
     const RequestId id = ++last_id_;
     Request request;
     request.id = id;
@@ -129,10 +142,11 @@ class House {
     request.sampling.stop_token_ids = {0};
     request.priority = priority;
     request.max_draft_tokens = max_drafts;
+    if (scored) request.sampling.prompt_logprobs = 1;
     request.deadline_ns = patience == 0 ? 0 : now_ + patience;
     request.sink = [this, id](const TokenEvent& event) { took(id, event); };
     const int64_t room = std::min(options_.context_length, options_.num_pages * options_.page_size);
-    const bool fits = prompt_len > 0 && prompt_len < room;
+    const bool fits = prompt_len > 0 && prompt_len + (max_tokens == 0 ? 0 : 1) <= room && (max_tokens > 0 || scored);
     ASSERT_EQ(Scheduler::admissible(request, options_).has_value(), fits);
     if (!fits) return;
     Client& client = clients[id];
@@ -141,6 +155,7 @@ class House {
     client.max_len = std::min(room, prompt_len + max_tokens);
     client.deadline = request.deadline_ns;
     client.max_drafts = max_drafts;
+    client.scored = scored;
     live.insert(id);
     scheduler_.submit(std::move(request));
     scheduler_.verify();
@@ -172,7 +187,8 @@ class House {
     }
     std::set<RequestId> expected;
     for (const BatchItem& item : plan.items) {
-      if (item.sample || clients[item.request].cancelled) expected.insert(item.request);
+      const Client& client = clients[item.request];
+      if (item.sample || client.cancelled) expected.insert(item.request);
     }
     told_.clear();
     in_flight_.clear();
@@ -184,7 +200,7 @@ class House {
     for (const RequestId id : live) {
       const Sequence* s = scheduler_.find(id);
       owned += static_cast<int64_t>(s->pages.size()) - s->num_shared;
-      ASSERT_LE(s->num_overtaken, options_.max_overtaken) << "request " << id << " starves";
+      ASSERT_LE(scheduler_.num_overtaken(id), options_.max_overtaken) << "request " << id << " starves";
     }
     const SchedulerStats stats = scheduler_.stats();
     ASSERT_EQ(stats.free_pages + scheduler_.cache().num_device_pages() + owned, options_.num_pages) << "free + cached + private = total";
@@ -271,11 +287,13 @@ class House {
         ASSERT_GT(item.start, client.computed) << "request " << item.request;
         ASSERT_EQ(item.start % options_.page_size, 0);
         ASSERT_LE(item.start, longest_computed(client));
+        ASSERT_TRUE(!client.scored || item.start <= client.num_scored || client.num_scored == client.prompt_len - 1)
+            << "a row is not scored";
         if (client.num_preempted == 0) num_found += item.start - client.computed;
         client.computed = item.start;
       }
       if (!client.admitted && options_.prefix_cache && options_.page_key == page_key && scheduler_.stats().evicted_pages == 0) {
-        ASSERT_EQ(item.start, longest_computed(client)) << "a cached prefix is not used";
+        ASSERT_EQ(item.start, client.scored ? 0 : longest_computed(client)) << "a cached prefix is not used";
       }
       client.admitted = true;
       ASSERT_GE(rows, 1);
@@ -283,6 +301,13 @@ class House {
       ASSERT_TRUE(std::equal(item.token_ids.begin(), item.token_ids.end(), client.tokens.begin() + item.start));
       ASSERT_TRUE(std::equal(item.context.begin(), item.context.end(), client.tokens.begin(), client.tokens.end()));
       ASSERT_EQ(item.sample, item.start + rows == len);
+      if (client.scored && std::min(item.start + rows, client.prompt_len - 1) > client.num_scored) {
+        ASSERT_EQ(item.start + item.first_scored, client.num_scored) << "each row is scored once";
+        client.num_scored += item.num_scored;
+        ASSERT_EQ(client.num_scored, std::min(item.start + rows, client.prompt_len - 1));
+      } else {
+        ASSERT_EQ(item.num_scored, 0);
+      }
       ASSERT_EQ(item.num_generated, len - client.prompt_len);
       if (item.sample) {
         ASSERT_NE(item.sampling, nullptr);
@@ -331,6 +356,14 @@ class House {
     told_.insert(id);
     EXPECT_TRUE(live.contains(id)) << "event after the last one, request " << id;
     bool ended = false;
+    const bool tells_scores = client.scored && static_cast<int64_t>(client.tokens.size()) == client.prompt_len &&
+                              (!event.token_ids.empty() || event.finish == FinishReason::length);
+    EXPECT_EQ(std::ssize(event.prompt_logprobs), tells_scores ? client.prompt_len - 1 : 0) << "request " << id;
+    for (size_t i = 1; i <= event.prompt_logprobs.size(); ++i) {
+      const auto& top = event.prompt_logprobs[i - 1].top;
+      EXPECT_EQ(top[0].first, next_token(std::span(client.tokens).first(i))) << "a score under another context";
+      EXPECT_EQ(top[1].first, client.tokens[i]) << "a score of another token";
+    }
     client.cached = event.cached_tokens;
     num_drafted += event.num_drafted;
     num_accepted += event.num_accepted;
@@ -409,7 +442,9 @@ void property_run(uint64_t seed, int num_actions, Totals& totals) {
       const auto priority = house.has_priorities ? static_cast<int32_t>(rng.below(3)) : 0;
       const auto patience = rng.below(10) == 0 ? static_cast<int64_t>(1 + rng.below(20)) : 0;
       const auto max_drafts = rng.below(3) == 0 ? static_cast<int32_t>(rng.below(4)) : kMaxDraftTokens;
-      house.submit(prompt_len, max_tokens, rng.below(4), priority, patience, max_drafts);
+      const bool scored = rng.below(4) == 0;
+      if (scored && rng.below(3) == 0) max_tokens = 0;
+      house.submit(prompt_len, max_tokens, rng.below(4), priority, patience, max_drafts, scored);
     };
     if (dice < 2) {
       submit(static_cast<int64_t>(rng.below(30)), 1 + static_cast<int32_t>(rng.below(60)));
@@ -441,7 +476,7 @@ void property_run(uint64_t seed, int num_actions, Totals& totals) {
 
 TEST(Scheduler, RandomArrivalsCancelsFinishesAndEvictionsKeepTheRules) {
   Totals totals;
-  for (uint64_t seed = 1; seed <= 200 && !HasFailure(); ++seed) property_run(seed, 1000, totals);
+  for (uint64_t seed = 1; seed <= 300 && !HasFailure(); ++seed) property_run(seed, 1000, totals);
   EXPECT_GT(totals.preemptions, 100) << "the cases were meant to preempt";
   EXPECT_GT(totals.evicted, 1000);
   EXPECT_GT(totals.found, 1000);

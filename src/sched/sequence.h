@@ -28,15 +28,25 @@ struct Sequence {
   int64_t cached_tokens = 0;          // admit: of the prompt, before its first token
   int64_t scheduled_ns = 0;           // plan
   int32_t num_generated = 0;          // commit
-  int32_t num_preempted = 0;          // preempt
-  int32_t num_overtaken = 0;          // admit: later arrivals that went first
-  Acceptance acceptance;              // commit: what its drafts were worth
-  bool runner_knows = false;          // plan sets, release clears: had rows, so that a runner may keep something of it
-  bool in_flight = false;             // plan sets, commit clears: has rows in the step that runs
-  bool cancelled = false;             // cancel while in flight; commit releases it
+  // commit: rows [0, num_scored) of the prompt have their logprobs, for the tokens behind them; kept here until the first token takes them
+  // to the sink. A preemption leaves both: rows that are computed again are not scored again.
+  int64_t num_scored = 0;
+  std::vector<TokenLogprob> prompt_logprobs;
+  int32_t num_preempted = 0;   // preempt
+  int64_t num_overtaken = 0;   // the queue: later arrivals that went first, as far as it counts them one by one (waiting_queue.h)
+  int64_t overtaken_mark = 0;  // the queue
+  Acceptance acceptance;       // commit: what its drafts were worth
+  bool runner_knows = false;   // plan sets, release clears: had rows, so that a runner may keep something of it
+  bool in_flight = false;      // plan sets, commit clears: has rows in the step that runs
+  bool cancelled = false;      // cancel while in flight; commit releases it
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_left() const { return length() - num_computed; }  // rows to run before the next token can be drawn
+  // Rows that are to be scored in the end.
+  int64_t most_scored() const { return request.sampling.prompt_logprobs < 0 ? 0 : static_cast<int64_t>(request.prompt.size()) - 1; }
+  bool scoring() const { return num_scored < most_scored(); }
+  // Rows [0, num_cacheable()) may come from the cache: nobody asks for their logits any more. The last row's are always asked for.
+  int64_t num_cacheable() const { return scoring() ? num_scored : length() - 1; }
   bool decoding() const { return num_left() == 1 && num_generated > 0; }
 };
 

@@ -47,6 +47,7 @@ Request make_request(RequestId id, const Fields& fields) {
   request.deadline_ns = get(fields, "until", 0);
   request.sampling.max_tokens = static_cast<int32_t>(fields.at("max"));
   request.sampling.stop_token_ids = {0};
+  request.sampling.prompt_logprobs = static_cast<int32_t>(get(fields, "scored", -1));
   request.max_draft_tokens = static_cast<int32_t>(get(fields, "drafts", request.max_draft_tokens));
   return request;
 }
@@ -56,8 +57,11 @@ std::string show(const BatchPlan& plan) {
   if (!plan.saves.empty()) text += fmt::format("save={} ", plan.saves.size());
   if (!plan.loads.empty()) text += fmt::format("load={} ", plan.loads.size());
   for (const BatchItem& item : plan.items) {
-    text += fmt::format("{}[{},{}){}{} ", item.request, item.start, item.start + static_cast<int32_t>(item.token_ids.size()),
+    text += fmt::format("{}[{},{}){}{}", item.request, item.start, item.start + static_cast<int32_t>(item.token_ids.size()),
                         item.sample ? "+" : "", item.num_draft > 0 ? std::to_string(item.num_draft) : "");
+    const int32_t first = item.start + item.first_scored;
+    if (item.num_scored > 0) text += fmt::format("?[{},{})", first, first + item.num_scored);
+    text += ' ';
   }
   if (!text.empty()) text.pop_back();
   return text.empty() ? "idle" : text;
@@ -99,6 +103,8 @@ class Trace {
       request.sink = [this, id](const TokenEvent& event) {
         events_ += fmt::format("{}{}", events_.empty() ? "" : " ", id);
         for (const int32_t token : event.token_ids) events_ += fmt::format("={}", token);
+        if (!event.prompt_logprobs.empty()) events_ += fmt::format("?{}", event.prompt_logprobs.size());
+        for (size_t i = 0; i < event.prompt_logprobs.size(); ++i) EXPECT_EQ(event.prompt_logprobs[i].logprob, -static_cast<float>(i + 1));
         events_ += finish_name(event.finish);
       };
       scheduler_->submit(std::move(request));
@@ -159,7 +165,7 @@ class Trace {
       std::istringstream parts(text);
       std::string part;
       while (parts >> part) {
-        std::istringstream numbers(part.substr(0, part.find(':')));
+        std::istringstream numbers(part.substr(0, part.find_first_of(":?")));
         std::string number;
         std::getline(numbers, number, '=');
         auto& tokens = drawn[std::stoull(number)];
@@ -169,6 +175,11 @@ class Trace {
     }
     BatchResult result;
     for (const BatchItem& item : plan_.items) {
+      if (item.num_scored > 0) {  // the logprob of a token tells where it stands
+        ScoredTokens& scored = result.scored.emplace_back(ScoredTokens{item.request, {}});
+        for (int32_t i = 1; i <= item.num_scored; ++i)
+          scored.logprobs.push_back({-static_cast<float>(item.start + item.first_scored + i), {}});
+      }
       if (!item.sample) continue;
       auto tokens = drawn[item.request];
       if (tokens.empty()) tokens = {1};  // a cancelled sequence in flight was drawn for, too

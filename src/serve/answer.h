@@ -1,5 +1,6 @@
-// The desk's writing half: pieces of text to OpenAI responses, whole or as a stream of chunks; both say the same. One Answer a request,
-// used on the io thread alone once its request was submitted.
+// The desk's writing half: pieces of text to typed deltas, in every dialect alike. A dialect derives from Answer and writes its own JSON,
+// whole or as a stream of events. One Answer a request, of one or several choices; used on the io thread alone once its request was
+// submitted.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 #include "sched/request.h"
 #include "serve/http.h"
 #include "serve/json_fields.h"
+#include "serve/replay.h"
 #include "serve/speculation.h"
 #include "serve/text_stream.h"
 #include "text/output_parser.h"
@@ -19,73 +21,97 @@
 namespace ingot::serve {
 
 struct AnswerOptions {
-  enum class Kind : uint8_t { chat, completion };
-  Kind kind = Kind::chat;
   std::string model;
-  int64_t num_prompt_tokens = 0;
+  int64_t num_prompt_tokens = 0;  // of all prompts
+  int num_prompts = 1;
+  int num_choices = 1;  // of all prompts, equally many each; those of the first prompt come first
   bool stream = false;
-  bool include_usage = false;
-  bool logprobs = false;
-  int num_top_logprobs = 0;
-  text::OutputParserOptions parser;     // chat only
+  bool hide_reasoning = false;  // it is counted, and not given to the dialect
+  // Of a conversation: reasoning, content and tool calls are told apart. Absent: the text is content as it is.
+  std::optional<text::OutputParserOptions> parser;
   std::optional<int32_t> think_end_id;  // the token of "</think>": what comes before it is counted as reasoning
-  std::optional<int32_t> tool_call_id;  // the token of "<tool_call>", which ends reasoning too
+  std::optional<int32_t> tool_call_id;  // the token of "<tool_call>", which ends reasoning too; absent: no calls are parsed
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  double forced_acceptance = 0;  // the server's: every answer is labelled with it; 0: none
+  std::shared_ptr<ReplayStore> replay;  // remembers conversations' turns as they were sampled; null: nobody does
+  double forced_acceptance = 0;         // the server's: every answer is labelled with it; 0: none
+};
+
+// Over all choices.
+struct AnswerUsage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompts, found in the prefix cache; by a prompt's own later choices is not counted
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of them
+  SpeculationCounts speculation;
 };
 
 class Answer {
  public:
-  Answer(AnswerOptions options, std::shared_ptr<ResponseWriter> writer);
+  Answer(AnswerOptions options, std::shared_ptr<ResponseWriter> writer, std::string id);
+  virtual ~Answer() = default;
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
 
-  // Of a stream: headers (which name the replica) and the first chunk, before any token is there. Does nothing for a whole answer, or when
-  // add() came first.
-  void begin(int replica);
   const std::string& id() const { return id_; }
-  // The last piece has a finish reason; then the answer is sent to its end.
-  void add(TextPiece piece);
+  // Of a stream: headers (which name the replica), before any token is there. Does nothing when it was begun already.
+  void begin(int replica);
+  // A choice's last piece has a finish reason; after the last choice's last one the answer is sent to its end. True: the other choices are
+  // not wanted any more, since this one failed.
+  bool add(int choice, TextPiece piece);
+  // Ends the answer with an error, unless it has ended. Before submit() from any thread, then on the io thread.
+  void fail(const ApiError& error);
+
+ protected:
+  // In this order: on_begin() once, of a stream; on_delta() for every piece, in the order of its tokens; on_choice_end() once a choice;
+  // on_done() once. Or, of a stream whose headers are out, on_error() once, at any time, and nothing after it.
+  virtual void on_begin() = 0;
+  // `delta` may be empty; `piece` has the token ids, logprobs and the speculation of the step.
+  virtual void on_delta(int choice, const TextPiece& piece, const text::OutputDelta& delta) = 0;
+  virtual void on_choice_end(int choice, sched::FinishReason reason) = 0;
+  virtual void on_done() = 0;
+  virtual void on_error(const ApiError& error) = 0;
+  // An error as a whole response, in the dialect's form; OpenAI's, if it has none of its own.
+  virtual HttpResponse refusal(const ApiError& error) const;
+
+  const AnswerOptions& options() const { return options_; }
+  const AnswerUsage& usage() const { return usage_; }
+  ResponseWriter& writer() { return *writer_; }
+  int64_t created() const { return created_; }  // unix seconds
+  HttpHeaders headers() const;                  // which replica, and whether the server is for benchmarks
+  // In on_choice_end(): the ids that the client knows this choice by. A later request that sends it back gets the tokens of this one into
+  // its prompt. `ids`: unguessable (make_id).
+  void remember(int choice, sched::FinishReason reason, const std::vector<std::string>& ids);
 
  private:
-  void emit(const text::OutputDelta& delta);
-  void add_logprobs(const TextPiece& piece);
-  void count_reasoning(const TextPiece& piece);
-  std::string shown(int32_t id) const;  // one token's text, U+FFFD for parts of characters
-  Json logprobs_entry(int32_t id, float logprob) const;
-  void send_chunk(const Json& choice);
-  Json take_logprobs();
-  Json usage() const;
-  HttpHeaders headers() const;
-  Json header(const char* object) const;
-  void finish(sched::FinishReason reason);
-  void fail(const ApiError& error);
+  struct Choice {
+    std::optional<text::OutputParser> parser;
+    bool in_reasoning = false;
+    bool ended = false;
+    std::optional<int64_t> cached_tokens;  // known with its first piece
+    SampledTurn turn;
+  };
+  static void extend(SampledTurn& turn, const text::OutputDelta& delta);
+  void count(Choice& choice, const TextPiece& piece);
+  int64_t cached_tokens() const;
 
   AnswerOptions options_;
   std::shared_ptr<ResponseWriter> writer_;
-  text::OutputParser parser_;
   std::string id_;
   int64_t created_;
   int replica_ = 0;
-  int64_t num_cached_tokens_ = 0;
-  std::string chunk_head_;  // of every chunk, up to its choice
-  bool begun_ = false;
-  bool ended_ = false;
-  bool in_reasoning_;
-  int64_t num_completion_tokens_ = 0;
-  int64_t num_reasoning_tokens_ = 0;
-  SpeculationCounts speculation_;
-  // A whole answer gathers here.
-  std::string reasoning_;
-  std::string content_;
-  Json tool_calls_ = Json::array();
-  size_t num_calls_begun_ = 0;
-  // Of chat: entries that wait for the chunk of their text. Of completions: the same in OpenAI's four lists.
-  Json logprobs_;
-  int64_t text_offset_ = 0;  // of completions: code points before the next token
+  std::vector<Choice> choices_;
+  AnswerUsage usage_;
+  size_t num_ended_ = 0;
+  bool begun_ = false;  // a replica has the request; of a stream: the headers are out
+  bool failed_ = false;
 };
 
-// A random id with OpenAI's prefix: "chatcmpl-...".
+// "chatcmpl-" -> "chatcmpl-" and 32 digits that nobody can guess.
 std::string make_id(std::string_view prefix);
+// One token of a logprobs list in OpenAI's form: token, logprob, bytes.
+Json logprob_json(const text::Tokenizer& tokenizer, int32_t id, float logprob);
 int64_t unix_seconds();
+bool is_blank(std::string_view text);  // nothing but white space
 HttpResponse error_response(const ApiError& error);
 std::string dump_json(const Json& json);
 

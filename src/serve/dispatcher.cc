@@ -34,6 +34,11 @@ void SeenPrefixes::add(const std::vector<sched::PageKey>& keys) {
   }
 }
 
+void SeenPrefixes::clear() {
+  order_.clear();
+  places_.clear();
+}
+
 Dispatcher::Dispatcher(std::vector<std::unique_ptr<Engine>> engines, int64_t page_size, int64_t pages)
     : page_size_(page_size), books_(std::make_shared<Books>()), engines_(std::move(engines)) {
   INGOT_CHECK(!engines_.empty() && page_size > 0 && pages > 0);
@@ -123,6 +128,19 @@ bool Dispatcher::healthy(std::string* reason) const {
   }
   if (reason != nullptr) *reason = all;
   return all.empty();
+}
+
+Result<> Dispatcher::flush_caches(std::chrono::milliseconds timeout) {
+  int64_t requests = 0;
+  for (int i = 0; i < num_replicas(); ++i) requests += load(i).requests;
+  if (requests > 0) return fail("{} requests run or wait", requests);
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    const Result<> flushed = engines_[i]->flush_cache(timeout);
+    if (!flushed) return fail("{}; {} of {} replicas are flushed", flushed.error().text(), i, engines_.size());
+    const std::lock_guard lock(books_->mutex);
+    books_->replicas[i].seen.clear();
+  }
+  return {};
 }
 
 bool Dispatcher::drain(std::chrono::milliseconds timeout) {

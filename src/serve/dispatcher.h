@@ -23,6 +23,7 @@ class SeenPrefixes {
   // How many leading pages of a prompt are known here.
   int64_t match(const std::vector<sched::PageKey>& keys) const;
   void add(const std::vector<sched::PageKey>& keys);
+  void clear();
 
  private:
   int64_t capacity_;
@@ -55,6 +56,9 @@ class Dispatcher {
   Load load(int replica) const;
   // False when a replica is dead or hangs, with the reason. The others go on.
   bool healthy(std::string* reason = nullptr) const;
+  // Empties the prefix caches of all replicas, device and host tier. Refused while requests run or wait, with the reason; when one slips in
+  // meanwhile some replicas may be flushed and others not, and the reason says so.
+  Result<> flush_caches(std::chrono::milliseconds timeout);
   // Drains all at once. False when an engine is stuck.
   bool drain(std::chrono::milliseconds timeout);
 

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -74,6 +75,20 @@ struct Engine::Impl {
     wake.notify_one();
   }
 
+  Result<> flush_cache(std::chrono::milliseconds timeout) {
+    std::promise<Result<>> flush;
+    auto done = flush.get_future();
+    {
+      const std::lock_guard lock(mutex);
+      if (quit) return fail("the server is shutting down");
+      flushes.push_back(std::move(flush));
+      wake.notify_one();
+    }
+    if (done.wait_for(timeout) != std::future_status::ready)
+      return fail("engine {} did not come to it within {} ms", options.replica, timeout.count());
+    return done.get();
+  }
+
   ReplicaState state() const {
     const std::lock_guard lock(mutex);
     ReplicaState state = published;
@@ -109,15 +124,20 @@ struct Engine::Impl {
       std::vector<Request> arrived;
       std::vector<RequestId> cancelled;
       std::vector<RequestId> back;
+      std::vector<std::promise<Result<>>> asked_flushes;
       bool cancels_all = false;
       bool quits = false;
       heart.beat(Heartbeat::Phase::idle, num_steps);
       {
         std::unique_lock lock(mutex);
         const auto wanted = [&] {
-          return scheduler.has_work() || cancel_all || quit || !inbox.empty() || !cancels.empty() || !fetched.empty();
+          return scheduler.has_work() || cancel_all || quit || !inbox.empty() || !cancels.empty() || !fetched.empty() || !flushes.empty();
         };
-        while (!wake.wait_for(lock, std::min(kIdleBeat, options.stall_limit / 4), wanted)) heart.beat(Heartbeat::Phase::idle, num_steps);
+        while (!wake.wait_for(lock, std::min(kIdleBeat, options.stall_limit / 4), wanted)) {
+          heart.beat(Heartbeat::Phase::idle, num_steps);
+          if (mirrors_missed) break;
+        }
+        asked_flushes.swap(flushes);
         arrived.swap(inbox);
         cancelled.swap(cancels);
         back.swap(fetched);
@@ -134,7 +154,13 @@ struct Engine::Impl {
         for (const auto& [id, record] : live) all.push_back(id);
         for (const RequestId id : all) cancel_now(id);
       }
+      if (!asked_flushes.empty()) {
+        const Result<> flushed = flush_now();
+        publish();  // who has the answer finds it in the figures
+        for (auto& flush : asked_flushes) flush.set_value(flushed);
+      }
       if (scheduler.has_work()) step();
+      tell_mirrors();
       publish();
       if (quits && scheduler.idle() && fetching.empty()) return;
     }
@@ -205,6 +231,7 @@ struct Engine::Impl {
 
   // The disk tier may have what follows on the pages that the scheduler has: the request waits for it outside. False when there is nothing.
   bool fetch(Request& request) {
+    if (request.sampling.prompt_logprobs >= 0) return false;  // each of its rows is computed
     const int64_t page_size = options.scheduler.page_size;
     std::vector<sched::PageKey> keys = sched::page_keys(request.prompt, page_size);
     const int64_t limit = (static_cast<int64_t>(request.prompt.size()) - 1) / page_size;  // the last token is always computed
@@ -259,6 +286,28 @@ struct Engine::Impl {
   void cancel_now(RequestId id) {
     if (fetching.contains(id)) return end_fetching(id, FinishReason::cancelled, {});
     scheduler.cancel(id);
+  }
+
+  Result<> flush_now() {
+    const sched::SchedulerStats counts = scheduler.stats();
+    const int64_t waiting = counts.waiting + static_cast<int64_t>(fetching.size());
+    if (counts.running + waiting > 0) return fail("{} requests run and {} wait on replica {}", counts.running, waiting, options.replica);
+    scheduler.flush_cache();
+    log_info("replica {}: prefix cache flushed", options.replica);
+    return {};
+  }
+
+  // A mirror that missed something is rebuilt as soon as there is room: what happened meanwhile is in the snapshot.
+  void tell_mirrors() {
+    if (!options.cache_events) return;
+    cache_events.clear();
+    scheduler.take_cache_events(cache_events);
+    if (mirrors_missed) {
+      cache_events.clear();
+      if (!options.cache_events(options.replica, cache_events)) return;
+      scheduler.take_cache_snapshot(cache_events);
+    }
+    if (!cache_events.empty()) mirrors_missed = !options.cache_events(options.replica, cache_events);
   }
 
   void step() {
@@ -376,6 +425,9 @@ struct Engine::Impl {
   int64_t num_ended_outside = 0;                    // of those, ended there
   int64_t num_left = 0;                             // ended since the last publish()
   int64_t num_steps = 0;
+  std::vector<sched::CacheEvent> cache_events;  // of tell_mirrors(), kept for its memory
+  // A snapshot is due: at the start, so that who knew this address before forgets what it knew.
+  bool mirrors_missed = options.cache_events != nullptr;
 
   Heartbeat heart;
 
@@ -387,6 +439,7 @@ struct Engine::Impl {
   std::vector<Request> inbox;
   std::vector<RequestId> cancels;
   std::vector<RequestId> fetched;  // came back from the disk tier
+  std::vector<std::promise<Result<>>> flushes;
   std::unordered_map<RequestId, std::vector<sched::FetchedPage>> fetched_pages;
   int64_t num_fetching = 0;  // callbacks to come
   int64_t num_taken_in = 0;  // taken from the inbox and not yet in `published`
@@ -412,6 +465,8 @@ Engine::~Engine() { impl_->shut_down(); }
 tl::expected<RequestId, Refusal> Engine::submit(Request request) { return impl_->submit(std::move(request)); }
 
 void Engine::cancel(RequestId id) { impl_->cancel(id); }
+
+Result<> Engine::flush_cache(std::chrono::milliseconds timeout) { return impl_->flush_cache(timeout); }
 
 ReplicaState Engine::state() const { return impl_->state(); }
 

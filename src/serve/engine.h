@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ class Engine {
     int replica = 0;                                // its number, for the observers and the log
     std::vector<EngineObserver*> observers;         // outlive the engine
     double forced_acceptance = 0;                   // told to the observers with each request; 0: none
+    // Gets what the prefix cache does, batch by batch, on the engine thread; must be quick and must not throw. False: there was no room,
+    // and the batch is lost. Then it is asked again and again, by an empty batch, whether there is room for a snapshot. Needs
+    // scheduler.cache_events.
+    std::function<bool(int replica, std::vector<sched::CacheEvent>& events)> cache_events;
     exec::PageStore* store = nullptr;  // the disk tier, shared by all replicas; outlives the engine. Needs scheduler.host_pages
   };
   // Starts the thread. The runner's model and cache must fit the scheduler's options.
@@ -47,6 +52,9 @@ class Engine {
   tl::expected<sched::RequestId, Refusal> submit(sched::Request request);
   // Any thread. The request's pages are free within two steps; its sink gets a last event with `cancelled`, unless it had ended.
   void cancel(sched::RequestId id);
+  // Any thread; waits for the step that runs. Empties the prefix cache, device and host tier. Refused when a request runs or waits; an
+  // engine thread that hangs is given up after `timeout`.
+  Result<> flush_cache(std::chrono::milliseconds timeout);
   // Any thread; never waits for a step.
   ReplicaState state() const;
   // False after a device error, and while the engine thread hangs: says in which phase, and for how long. Never waits for a step.

@@ -1,6 +1,6 @@
-// The gate: bytes to HttpRequest and answers to bytes (HTTP/1.1, server-sent events), with every limit a public port needs.
-// One io thread owns all connections; handlers run on a few worker threads. http.cc is the only file that includes Beast and Asio.
-// It knows no route and no JSON beyond its own error objects.
+// The gate: bytes to HttpRequest and answers to bytes (HTTP/1.1, server-sent events), with every limit a public port needs, over TCP or a
+// unix socket, plain or under TLS. One io thread owns all connections; handlers run on a few worker threads. http_connection.cc is the only
+// file that includes Beast. It knows no route and no JSON beyond its own error objects.
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string query;  // behind '?', may be empty
   HttpHeaders headers;
   std::string body;
+  std::string id;  // the client's X-Request-Id when it sent one that can be echoed, else made here; every answer carries it
 
   // The first header of that name, whatever its case; empty when absent.
   std::string_view header(std::string_view name) const;
@@ -45,7 +46,8 @@ class ResponseWriter {
   virtual void respond(HttpResponse response) = 0;
   // Or a stream of server-sent events: headers now, then events, then the end.
   virtual void start_events(HttpHeaders headers) = 0;
-  virtual void event(std::string_view data) = 0;  // one line of text, without "data: "
+  // One line of text, without "data: "; `name`, when there is one, goes before it as the event's type.
+  virtual void event(std::string_view data, std::string_view name = {}) = 0;
   virtual void end_events() = 0;
   // Runs `work` on the io thread, after everything this thread has asked for before.
   virtual void post(std::function<void()> work) = 0;
@@ -55,10 +57,31 @@ class ResponseWriter {
 
 using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<ResponseWriter> writer)>;
 
+// One request that has ended, for the access log. Without the query, which may hold what is nobody's business.
+struct AccessRecord {
+  std::string method;  // "-" when the request was not understood
+  std::string path;
+  int status = 0;         // 0: the client went before there was one
+  int64_t bytes = 0;      // of the answer, as handed to the socket, headers included
+  double seconds = 0;     // from the request's last byte until the answer's
+  bool complete = false;  // else the client went, or was too slow
+  std::string client;     // "127.0.0.1:5555", or "unix"
+  std::string id;
+};
+
 struct HttpOptions {
+  struct Tls {
+    std::string certificate_file;  // PEM, the chain; empty: no TLS
+    std::string key_file;          // PEM; empty: in the certificate's file
+    std::string key_password;
+  };
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: any free one
-  int worker_threads = 2;
+  uint16_t port = 0;        // 0: any free one
+  std::string unix_socket;  // a path: listens there instead of host and port
+  Tls tls;
+  std::vector<std::string> cors_origins;         // pages of these may ask from a browser; "*": of all; empty: of none
+  std::function<void(AccessRecord)> access_log;  // on the io thread, must be quick; null: none
+  int worker_threads = 4;                        // a new grammar keeps one for up to seconds
   size_t max_connections = 1024;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;
@@ -74,13 +97,13 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  // Binds, listens and starts the threads. Errors: the address and the system's reason.
+  // Binds, listens and starts the threads. Errors: the address and the system's reason; the flag and file of TLS.
   static Result<std::unique_ptr<HttpServer>> start(HttpOptions options, HttpHandler handler);
   ~HttpServer();  // stop(0)
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  uint16_t port() const;
+  uint16_t port() const;  // 0 of a unix socket
   // From now on each connection is closed after its answer, so that clients leave; all requests are still answered.
   void close_after_answers();
   // From now on every new request gets 503; what runs goes on.

@@ -5,6 +5,8 @@
 namespace ingot::serve {
 
 namespace {
+constexpr size_t kMaxShownName = 100;
+
 // A value as it may be shown in an error: not a megabyte of it.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -13,10 +15,40 @@ std::string shown(const Json& value) {
 }
 }  // namespace
 
+ApiError bad(std::string at, std::string_view message) {
+  std::string text = fmt::format("{}: {}", at, message);
+  return ApiError{400, std::move(text), std::move(at), {}};
+}
+
+std::string shown_name(const std::string& name) {
+  if (name.size() <= kMaxShownName) return name;
+  size_t end = kMaxShownName;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;
+  return name.substr(0, end) + "...";
+}
+
+ApiError unknown_field(const std::string& prefix, const std::string& name) {
+  ApiError error = bad(prefix + shown_name(name), "this field is not known here");
+  error.code = "unknown_field";
+  return error;
+}
+
+std::string string_of(const Json& object, const char* name) {
+  const auto value = object.find(name);
+  return value != object.end() && value->is_string() ? value->get<std::string>() : std::string();
+}
+
 JsonFields::JsonFields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
 
 void JsonFields::refuse(std::string_view name, const std::string& message) {
-  if (!error_) error_ = ApiError{400, fmt::format("{}{}: {}", prefix_, name, message), prefix_ + std::string(name), {}};
+  if (!error_) error_ = bad(prefix_ + std::string(name), message);
+}
+
+bool JsonFields::take_error(const JsonFields& inner) {
+  auto error = inner.error();
+  if (!error) return false;
+  if (!error_) error_ = std::move(error);
+  return true;
 }
 
 const Json* JsonFields::get(std::string_view name) {
@@ -100,9 +132,7 @@ void JsonFields::only(std::string_view name, const Json& neutral, std::string_vi
 std::optional<ApiError> JsonFields::error() const {
   if (error_) return error_;
   for (const auto& [name, value] : object_.items()) {
-    if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
-      return ApiError{400, fmt::format("{}{}: this field is not known here", prefix_, name), prefix_ + name, "unknown_field"};
-    }
+    if (std::find(known_.begin(), known_.end(), name) == known_.end()) return unknown_field(prefix_, name);
   }
   return std::nullopt;
 }

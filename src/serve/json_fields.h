@@ -29,6 +29,15 @@ inline tl::unexpected<ApiError> bad_field(std::string param, std::string message
   return tl::unexpected<ApiError>(ApiError{400, std::move(message), std::move(param), {}});
 }
 
+// A refusal that names its field by path: "messages[0].role: expected a string".
+ApiError bad(std::string at, std::string_view message);
+// The same of a field that nobody asked for. `prefix`: the path before its name, with the point.
+ApiError unknown_field(const std::string& prefix, const std::string& name);
+// A client's own word as an error may show it: not a megabyte of it, and cut between characters.
+std::string shown_name(const std::string& name);
+// A member's text; empty when it is absent or no string.
+std::string string_of(const Json& object, const char* name);
+
 class JsonFields {
  public:
   // `object` must outlive the reader. `prefix` is put before names in errors: "stream_options."
@@ -49,6 +58,8 @@ class JsonFields {
   void only(std::string_view name, const Json& neutral, std::string_view reason);
 
   void refuse(std::string_view name, const std::string& message);
+  // The mistake of an inner object's reader, its path and all, as this one's. False when there is none.
+  bool take_error(const JsonFields& inner);
   bool failed() const { return error_.has_value(); }
   // The first mistake, or the first unknown field.
   std::optional<ApiError> error() const;

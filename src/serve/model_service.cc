@@ -7,9 +7,13 @@
 #include "base/file_map.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "exec/device_drafter.h"
 #include "exec/glm_runner.h"
 #include "kernels/device/device_kernels.h"
+#include "model/memory_plan.h"
+#include "model/step_report.h"
 #include "spec/model_config.h"
+#include "text/grammar.h"
 
 namespace ingot::serve {
 
@@ -17,8 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 constexpr size_t kMaxTextFile = 64 << 20;
 constexpr int64_t kMaxPageSize = 4096;
-// Without --max-total-tokens: room for so many full contexts, where the memory allows. A page costs memory only once it is used.
-constexpr int64_t kDefaultContexts = 4;
+// Without --max-total-tokens: room for so many full contexts, where the memory allows. A page costs the host's memory only once it is used;
+// on a GPU there is room for as many contexts as may run at once.
+constexpr int64_t kHostContexts = 4;
+// Without --mem-fraction-static: of the memory that the model leaves, for the caches.
+constexpr double kHostFraction = 0.5, kDeviceFraction = 0.9;
+constexpr int64_t kAssumedHostMemory = int64_t{4} << 30;  // where the system does not tell what is free
 constexpr double kGigabyte = 1e9;
 
 Result<> check_range(const char* flag, int64_t value, int64_t min, int64_t max) {
@@ -39,8 +47,8 @@ Result<> check_flags(const ServiceOptions& options) {
   INGOT_TRY(check_range("--dp", options.dp, 1, 256));
   if (options.schedule_policy != "fcfs" && options.schedule_policy != "lpm")
     return fail_hint("use fcfs or lpm", "--schedule-policy {} is unknown", options.schedule_policy);
-  if (!(options.mem_fraction_static > 0 && options.mem_fraction_static < 1))
-    return fail("--mem-fraction-static {} is out of range: expected more than 0 and less than 1", options.mem_fraction_static);
+  if (!(options.mem_fraction_static >= 0 && options.mem_fraction_static < 1))
+    return fail("--mem-fraction-static {} is out of range: expected less than 1, or 0 for the default", options.mem_fraction_static);
   INGOT_TRY(check_seconds("--queue-timeout", options.queue_timeout));
   INGOT_TRY(check_seconds("--request-timeout", options.request_timeout));
   INGOT_TRY(check_seconds("--watchdog-timeout", options.watchdog_timeout));
@@ -56,6 +64,9 @@ Result<> check_flags(const ServiceOptions& options) {
   INGOT_TRY(check_range("--max-queued-requests", options.max_queued_requests, 1, 1 << 20));
   INGOT_TRY(check_range("--max-total-tokens", options.max_total_tokens, 0, int64_t{1} << 31));
   INGOT_TRY(check_range("--threads", options.threads, 0, 4096));
+  INGOT_ASSIGN(const KvEventsConfig kv_events, parse_kv_events_config(options.kv_events));
+  if (kv_events.enabled && options.disable_radix_cache)
+    return fail("--kv-events-config needs the prefix cache: leave out --disable-radix-cache");
   return options.speculation.check();
 }
 
@@ -94,64 +105,72 @@ Result<std::string> read_template(const fs::path& model) {
   return std::string();
 }
 
-int64_t available_memory_bytes() {
+// A line of /proc/meminfo in bytes; 0 when there is none.
+int64_t host_memory(std::string_view name) {
   std::ifstream file("/proc/meminfo");
   std::string key;
   int64_t kib = 0;
   std::string unit;
   while (file >> key >> kib && std::getline(file, unit)) {
-    if (key == "MemAvailable:") return kib * 1024;
+    if (key == name) return kib * 1024;
   }
-  return int64_t{4} << 30;
+  return 0;
 }
 
-struct CachePlan {
-  int64_t context_length = 0;
-  int64_t num_pages = 0;
-};
+int64_t weight_bytes(const tensor::Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const tensor::TensorInfo& t : checkpoint.tensors()) bytes += static_cast<int64_t>(checkpoint.data(t).size());
+  return bytes;
+}
 
-// `free_bytes`: of the memory that the caches are to lie in.
-Result<CachePlan> plan_cache(const ServiceOptions& options, const spec::ModelConfig& config, int64_t bytes_per_token, int64_t free_bytes) {
+// The context that is asked for: the model's when the flag says nothing.
+Result<int64_t> wanted_context(const ServiceOptions& options, const spec::ModelConfig& config) {
   const int64_t trained = config.max_position_embeddings;
-  if (options.context_length < 0 || options.context_length > trained) {
+  if (options.context_length < 0 || options.context_length > trained)
     return fail("--context-length {} is out of range: the model's max_position_embeddings is {}", options.context_length, trained);
-  }
-  CachePlan plan;
-  plan.context_length = options.context_length > 0 ? options.context_length : trained;
+  return options.context_length > 0 ? options.context_length : trained;
+}
+
+// `memory` with what the caches want.
+model::MemoryRequest with_caches(const ServiceOptions& options, int64_t context, int64_t bytes_per_token, model::MemoryRequest memory) {
   const auto pages = [&](int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
-  if (options.max_total_tokens > 0) {
-    plan.num_pages = std::max<int64_t>(options.max_total_tokens / options.page_size, 1);
-  } else {
-    // Not all that is free: the mapped weights need the other part when they are read.
-    const double share = options.mem_fraction_static / options.dp;
-    const auto affordable = static_cast<int64_t>(static_cast<double>(free_bytes) * share) / bytes_per_token / options.page_size;
-    plan.num_pages = std::clamp<int64_t>(affordable, 1, pages(plan.context_length * kDefaultContexts));
-  }
-  const int64_t held = plan.num_pages * options.page_size;
-  if (held < plan.context_length) {
+  memory.replicas = options.dp;
+  // Of the host not all that is free: the mapped weights need the other part when they are read.
+  memory.fraction = options.mem_fraction_static > 0 ? options.mem_fraction_static : memory.mapped ? kHostFraction : kDeviceFraction;
+  memory.page_bytes = options.page_size * bytes_per_token;
+  memory.page_tokens = options.page_size;
+  memory.all_pages = options.max_total_tokens > 0;
+  memory.pages = memory.all_pages ? std::max<int64_t>(options.max_total_tokens / options.page_size, 1)
+                                  : pages(context * (memory.mapped ? kHostContexts : options.max_running_requests));
+  return memory;
+}
+
+// The context that a cache of `held` tokens allows.
+Result<int64_t> allowed_context(const ServiceOptions& options, int64_t wanted, int64_t held) {
+  if (held < wanted) {
     if (options.context_length > 0) {
       return fail_hint("give more --max-total-tokens or less --context-length",
                        "--context-length {} does not fit: the cache holds {} tokens", options.context_length, held);
     }
-    log_warn("context length lowered from {} to {} tokens: that is what the cache holds", plan.context_length, held);
-    plan.context_length = held;
+    log_warn("context length lowered from {} to {} tokens: that is what the cache holds", wanted, held);
   }
-  if (plan.context_length < 2) return fail("--context-length {} leaves no room for a prompt and an answer", plan.context_length);
-  return plan;
+  const int64_t context = std::min(wanted, held);
+  if (context < 2) return fail("--context-length {} leaves no room for a prompt and an answer", context);
+  return context;
 }
 }  // namespace
 
-Result<CacheType> parse_cache_type(const std::string& flag) {
-  if (flag == "auto" || flag == "bf16") return CacheType{tensor::DType::bf16, "bf16"};
-  if (flag == "fp8_e4m3") return CacheType{tensor::DType::f8_e4m3, flag};
-  if (flag == "f32") return CacheType{tensor::DType::f32, flag};
-  return fail_hint("use auto, bf16, fp8_e4m3 or f32", "--kv-cache-dtype {} is not supported", flag);
+Result<tensor::LatentFormat> parse_cache_format(const std::string& flag) {
+  if (flag == "auto") return tensor::LatentFormat::bf16;
+  if (const auto format = tensor::latent_format_of(flag)) return *format;
+  return fail_hint("use auto, bf16, fp8_e4m3, fp8_ds_mla or f32", "--kv-cache-dtype {} is not supported", flag);
 }
 
 Result<gpu::DeviceMatmul> parse_device_matmul(const std::string& flag) {
   if (flag == "f32") return gpu::DeviceMatmul::lanes;
   if (flag == "bf16") return gpu::DeviceMatmul::tiles;
-  return fail_hint("use f32 or bf16", "--device-matmul {} is unknown", flag);
+  if (flag == "fast") return gpu::DeviceMatmul::fast;
+  return fail_hint("use f32, bf16 or fast", "--device-matmul {} is unknown", flag);
 }
 
 Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& options) {
@@ -170,6 +189,16 @@ Result<std::shared_ptr<gpu::Accelerator>> open_device(const ServiceOptions& opti
   }
   return device;
 }
+
+namespace {
+Result<Json> read_template_kwargs(const std::string& flag, const RequestDefaults& defaults) {
+  if (flag.empty()) return Json::object();
+  INGOT_ASSIGN(const Json given, parse_json(flag, "--default-chat-template-kwargs"));
+  auto kwargs = parse_template_kwargs(given, defaults);
+  if (!kwargs) return fail("--default-chat-template-kwargs: {}", kwargs.error().message);
+  return std::move(*kwargs);
+}
+}  // namespace
 
 Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& options) {
   INGOT_TRY(check_flags(options));
@@ -195,6 +224,14 @@ Result<std::shared_ptr<ServedModel>> load_served_model(const ServiceOptions& opt
   defaults.top_k = static_cast<int32_t>(generation.top_k.value_or(0));
   defaults.eos_token_ids = generation.eos_token_ids.empty() ? config.eos_token_ids : generation.eos_token_ids;
   defaults.vocab_size = config.vocab_size;
+  INGOT_ASSIGN(defaults.template_kwargs, read_template_kwargs(options.default_chat_template_kwargs, defaults));
+  auto grammars =
+      text::GrammarCompiler::create(served->tokenizer, {.vocab_size = config.vocab_size, .stop_token_ids = defaults.eos_token_ids});
+  if (grammars) {
+    served->grammars = std::move(*grammars);
+  } else {
+    log_warn("answers can't be constrained (response_format, tool_choice required): {}", grammars.error().text());
+  }
   log_info("model {}: {}, {} layers, vocabulary {}, {}", served->name, config.architecture, config.num_hidden_layers, config.vocab_size,
            served->chat_template ? "chat template found" : "no chat template: only /v1/completions");
   log_info("sampling defaults: temperature {}, top_p {}, top_k {}; end of sequence ids {}", defaults.temperature, defaults.top_p,
@@ -226,41 +263,69 @@ Result<MadeRunner> make_glm_runner(const ServiceOptions& options, std::shared_pt
 
 Result<ModelService> load_service(const ServiceOptions& options) {
   const auto started = std::chrono::steady_clock::now();
-  INGOT_ASSIGN(const CacheType type, parse_cache_type(options.kv_cache_dtype));
+  INGOT_ASSIGN(const tensor::LatentFormat format, parse_cache_format(options.kv_cache_dtype));
   model::GlmOptions glm_options;
   INGOT_ASSIGN(glm_options.device_matmul, parse_device_matmul(options.device_matmul));
   INGOT_ASSIGN(const std::shared_ptr<ServedModel> served, load_served_model(options));
   INGOT_ASSIGN(const spec::ModelConfig config, spec::load_model_config(options.model));
   INGOT_ASSIGN(const std::shared_ptr<gpu::Accelerator> device, open_device(options));
+  const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, format);
+  INGOT_ASSIGN(const int64_t context, wanted_context(options, config));
+  model::MemoryRequest memory;
+  if (device) {
+    // Before anything is copied: a model that cannot fit is refused at once.
+    INGOT_ASSIGN(const gpu::MemoryInfo info, device->driver().memory());
+    memory.where = device->info().name;
+    memory.total = info.total_bytes;
+    memory.free = info.free_bytes;
+    INGOT_ASSIGN(const tensor::Checkpoint checkpoint, tensor::Checkpoint::open(options.model));
+    memory.weights = weight_bytes(checkpoint);
+    INGOT_TRY(model::plan_memory(with_caches(options, context, bytes_per_token, memory)));
+  }
   // Each replica loads the checkpoint anew: the mapped pages of the file are shared on the CPU; scratch memory, and a GPU's weights, are
   // not.
   INGOT_ASSIGN(std::shared_ptr<model::Glm> first, model::Glm::load(options.model, glm_options, device));
   model::StepLimits limits;
   limits.logit_rows = options.max_running_requests * (1 + options.speculation.depth());
   limits.rows = std::max(options.chunked_prefill_size, limits.logit_rows);
-  limits.context_length = options.context_length > 0 ? options.context_length : config.max_position_embeddings;
-  INGOT_TRY(first->reserve(limits));
-  const int64_t bytes_per_token = model::KvCache::bytes_per_token(config, type.dtype);
-  int64_t free_bytes = available_memory_bytes();
+  limits.context_length = context;
+  limits.cache_format = format;
+  if (first->has_mtp() && options.speculation.wanted()) limits.kept_rows = exec::DeviceDrafter::kept_rows(options.max_running_requests);
   if (device) {
-    INGOT_ASSIGN(const gpu::MemoryInfo memory, device->driver().memory());
-    // What is left once the weights and the scratch memory of the largest steps are there; the other replicas' are still to come.
-    free_bytes = memory.free_bytes - static_cast<int64_t>(device->allocated_bytes()) * (options.dp - 1);
-    log_info("device memory: weights and steps {:.1f} MB a replica, {:.1f} of {:.1f} GB free",
-             static_cast<double>(device->allocated_bytes()) / 1e6, static_cast<double>(memory.free_bytes) / 1e9,
-             static_cast<double>(device->info().memory_bytes) / 1e9);
+    memory.weights = static_cast<int64_t>(device->allocated_bytes());
+    const auto report = model::reserve_and_report(*first, limits);
+    if (!report)
+      return fail_hint("lower --chunked-prefill-size, --max-running-requests or --context-length",
+                       "no memory for steps of {} rows, {} of them with logits, beside {} MB of weights: {}", limits.rows,
+                       limits.logit_rows, memory.weights / 1'000'000, report.error().message);
+    for (const std::string& line : *report) log_info("{}", line);
+    memory.workspace = static_cast<int64_t>(device->allocated_bytes()) - memory.weights;
+    INGOT_ASSIGN(const model::GraphMemory graphs, model::measure_graph_memory(*first));
+    INGOT_ASSIGN(const gpu::MemoryInfo now, device->driver().memory());
+    // What the driver took for itself: loaded code, stacks, the graphs of the measurement.
+    const int64_t of_driver = memory.free - now.free_bytes - memory.weights - memory.workspace;
+    memory.graphs = std::max<int64_t>(of_driver, 0) + graphs.bytes;
+    log_info("graphs: up to {} of some {} launches, {} bytes a launch", graphs.graphs, graphs.nodes, graphs.node_bytes);
+  } else {
+    memory.where = "the host";
+    memory.total = host_memory("MemTotal:");
+    const int64_t available = host_memory("MemAvailable:");
+    memory.free = available > 0 ? available : kAssumedHostMemory;
+    memory.weights = weight_bytes(first->checkpoint());
+    memory.mapped = true;
   }
-  INGOT_ASSIGN(const CachePlan plan, plan_cache(options, config, bytes_per_token, free_bytes));
-  served->defaults.context_length = plan.context_length;
+  INGOT_ASSIGN(const model::MemoryPlan plan, model::plan_memory(with_caches(options, context, bytes_per_token, memory)));
+  for (const std::string& line : plan.lines()) log_info("{}", line);
+  INGOT_ASSIGN(served->defaults.context_length, allowed_context(options, context, plan.num_pages * options.page_size));
   CacheShape cache;
   cache.num_pages = plan.num_pages;
   cache.page_bytes = options.page_size * bytes_per_token;
-  cache.context_length = plan.context_length;
-  cache.dtype = type.name;
+  cache.context_length = served->defaults.context_length;
+  cache.dtype = tensor::latent_format_name(format);
   log_info("cache: {}{}, {} pages of {} tokens, {} bytes a token, {:.1f} MB{}; context length {}", cache.dtype,
-           options.kv_cache_dtype == "auto" ? " (auto)" : "", plan.num_pages, options.page_size, bytes_per_token,
-           static_cast<double>(plan.num_pages * cache.page_bytes) / 1e6,
-           options.dp > 1 ? fmt::format(" a replica, {} replicas", options.dp) : "", plan.context_length);
+           options.kv_cache_dtype == "auto" ? " (auto)" : "", cache.num_pages, options.page_size, bytes_per_token,
+           static_cast<double>(cache.num_pages * cache.page_bytes) / 1e6,
+           options.dp > 1 ? fmt::format(" a replica, {} replicas", options.dp) : "", cache.context_length);
   const int threads = std::max(ThreadPool::threads_of(options.threads) / options.dp, 1);
   log_info("steps: up to {} rows, up to {} requests at once, {} more may wait; {} threads", options.chunked_prefill_size,
            options.max_running_requests, options.max_queued_requests,
@@ -288,9 +353,10 @@ Result<ModelService> load_service(const ServiceOptions& options) {
         INGOT_ASSIGN(another, kernels::open_accelerator(options.device));
       }
       INGOT_ASSIGN(glm, model::Glm::load(options.model, glm_options, another));
-      INGOT_TRY(glm->reserve(limits));
+      gpu::Stream stream;
+      INGOT_TRY(glm->reserve(stream, limits));
     }
-    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.dtype = type.dtype, .num_pages = plan.num_pages, .page_size = options.page_size},
+    INGOT_ASSIGN(auto kv, model::KvCache::create(config, {.format = format, .num_pages = plan.num_pages, .page_size = options.page_size},
                                                  glm->device()));
     return make_glm_runner(options, std::move(glm), std::move(kv), std::make_shared<ThreadPool>(threads));
   };
@@ -342,6 +408,15 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
     engine.store = service.store.get();
   }
 
+  INGOT_ASSIGN(const KvEventsConfig kv_events, parse_kv_events_config(options.kv_events));
+  if (kv_events.enabled) {
+    INGOT_ASSIGN(service.kv_events, KvEventPublisher::start(kv_events, service.model->name, options.page_size));
+    engine.scheduler.cache_events = true;
+    engine.cache_events = [publisher = service.kv_events.get()](int replica, std::vector<sched::CacheEvent>& events) {
+      return publisher->push(replica, events);
+    };
+  }
+
   if (options.log_requests || !options.request_log.empty()) {
     INGOT_ASSIGN(service.request_log, RequestLog::open(options.request_log.string()));
     engine.observers.push_back(service.request_log.get());
@@ -384,6 +459,18 @@ Result<ModelService> assemble_service(const ServiceOptions& options, std::shared
     engine.scheduler.draft = std::move(next.draft);
     engines.push_back(std::make_unique<Engine>(engine, std::move(next.runner)));
   }
+  service.worker = WorkerInfo{.model_path = options.model,
+                              .tokens = cache.num_pages * options.page_size,
+                              .page_size = options.page_size,
+                              .host_tokens = engine.scheduler.host_pages * options.page_size,
+                              .chunked_prefill_size = options.chunked_prefill_size,
+                              .max_running_requests = options.max_running_requests,
+                              .max_queued_requests = options.max_queued_requests,
+                              .cache_dtype = cache.dtype,
+                              .device = options.device,
+                              .schedule_policy = options.schedule_policy,
+                              .draft_steps = draft_positions,
+                              .prefix_caching = !options.disable_radix_cache};
   service.dispatcher = std::make_unique<Dispatcher>(std::move(engines), options.page_size, cache.num_pages + engine.scheduler.host_pages);
   return service;
 }

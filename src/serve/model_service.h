@@ -13,12 +13,14 @@
 #include "model/glm.h"
 #include "sched/draft_policy.h"
 #include "serve/dispatcher.h"
+#include "serve/kv_events.h"
 #include "serve/metrics.h"
 #include "serve/openai_api.h"
 #include "serve/request_log.h"
 #include "serve/speculation.h"
 #include "serve/step_trace.h"
-#include "tensor/dtype.h"
+#include "serve/worker_api.h"
+#include "tensor/latent_format.h"
 
 namespace ingot::serve {
 
@@ -27,15 +29,16 @@ struct ServiceOptions {
   std::filesystem::path model;
   std::string served_model_name;        // empty: the folder's name
   std::string device = "auto";          // cpu, cuda, hip; auto: a GPU when there is one
-  std::string device_matmul = "f32";    // how a GPU multiplies by weights: f32, or bf16: activations rounded, on matrix instructions
-  std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3, f32
+  std::string device_matmul = "f32";    // how a GPU multiplies: f32; bf16: activations rounded; fast: and by native kernels
+  std::string kv_cache_dtype = "auto";  // auto (bf16), bf16, fp8_e4m3, fp8_ds_mla, f32
   int64_t page_size = 64;
   int64_t chunked_prefill_size = 512;
   int64_t max_running_requests = 32;  // of each replica, as all that follows
   int64_t max_queued_requests = 1024;
-  int64_t context_length = 0;            // 0: max_position_embeddings, less when the memory is too small for it
-  int64_t max_total_tokens = 0;          // tokens the cache holds; 0: from context length and free memory
-  double mem_fraction_static = 0.5;      // of the free memory, for the caches of all replicas
+  int64_t context_length = 0;    // 0: max_position_embeddings, less when the memory is too small for it
+  int64_t max_total_tokens = 0;  // tokens the cache holds; 0: from context length and free memory
+  // Of the memory that the model leaves, for the caches of all replicas; 0: 0.5 of the host's, 0.9 of a GPU's.
+  double mem_fraction_static = 0;
   std::string schedule_policy = "fcfs";  // fcfs or lpm
   bool disable_radix_cache = false;
   double hicache_size = 0;            // GB of host memory for cached prefixes; 0: as much as the cache itself with hicache_dir, else none
@@ -47,6 +50,8 @@ struct ServiceOptions {
   bool log_requests = false;     // a line a request: to the log, or to request_log
   std::filesystem::path request_log;
   std::filesystem::path trace_dir;
+  std::string default_chat_template_kwargs;  // a JSON object, under the chat_template_kwargs of requests; empty: none
+  std::string kv_events;                     // vLLM's --kv-events-config, JSON; empty: none
   SpeculationOptions speculation;
   int threads = 0;  // of all replicas together; 0: one per processor
   int tp = 1;
@@ -60,15 +65,13 @@ struct ModelService {
   std::unique_ptr<RequestLog> request_log;
   std::unique_ptr<StepTrace> step_trace;
   std::unique_ptr<exec::PageStore> store;
+  std::unique_ptr<KvEventPublisher> kv_events;
+  WorkerInfo worker;
   std::unique_ptr<Dispatcher> dispatcher;
 };
 
 // What --kv-cache-dtype means; "auto" is bf16. Errors name the flag.
-struct CacheType {
-  tensor::DType dtype = tensor::DType::bf16;
-  std::string name;
-};
-Result<CacheType> parse_cache_type(const std::string& flag);
+Result<tensor::LatentFormat> parse_cache_format(const std::string& flag);
 
 // What --device-matmul means. Errors name the flag.
 Result<gpu::DeviceMatmul> parse_device_matmul(const std::string& flag);

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/log.h"
-#include "text/chat_messages.h"
+#include "serve/answer_constraint.h"
+#include "serve/messages_answer.h"
+#include "serve/openapi.h"
 
 namespace ingot::serve {
 
@@ -18,14 +19,67 @@ struct Route {
 };
 constexpr std::array kRoutes{Route{"/v1/chat/completions", "POST"},
                              Route{"/v1/completions", "POST"},
+                             Route{"/v1/responses", "POST"},
+                             Route{"/v1/messages", "POST"},
+                             Route{"/v1/messages/count_tokens", "POST"},
                              Route{"/tokenize", "POST"},
                              Route{"/detokenize", "POST"},
                              Route{"/v1/models", "GET"},
                              Route{"/health", "GET"},
                              Route{"/ready", "GET"},
                              Route{"/metrics", "GET"},
+                             Route{"/server_info", "GET"},
+                             Route{"/get_server_info", "GET"},
+                             Route{"/model_info", "GET"},
+                             Route{"/get_model_info", "GET"},
+                             Route{"/get_load", "GET"},
+                             Route{"/get_loads", "GET"},
+                             Route{"/v1/loads", "GET"},
+                             Route{"/health_generate", "GET"},
+                             Route{"/flush_cache", "POST"},
+                             Route{"/openapi.json", "GET"},
                              Route{"/version", "GET"}};
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+
+// What clients look for, and this server has not.
+struct Missing {
+  std::string_view prefix;
+  std::string_view what;
+};
+constexpr std::array kMissing{Missing{"/v1/embeddings", "embeddings"},
+                              Missing{"/embeddings", "embeddings"},
+                              Missing{"/v1/audio/", "audio"},
+                              Missing{"/v1/images/", "images"},
+                              Missing{"/v1/videos", "videos"},
+                              Missing{"/v1/rerank", "reranking"},
+                              Missing{"/v2/rerank", "reranking"},
+                              Missing{"/rerank", "reranking"},
+                              Missing{"/v1/score", "scoring of pairs; /v1/completions with echo and max_tokens 0 scores a text"},
+                              Missing{"/score", "scoring of pairs; /v1/completions with echo and max_tokens 0 scores a text"},
+                              Missing{"/v1/moderations", "moderation"},
+                              Missing{"/v1/files", "files"},
+                              Missing{"/v1/uploads", "files"},
+                              Missing{"/v1/batches", "batches; send the requests side by side"},
+                              Missing{"/v1/fine_tuning", "fine-tuning"},
+                              Missing{"/v1/assistants", "assistants; use /v1/responses"},
+                              Missing{"/v1/threads", "assistants; use /v1/responses"},
+                              Missing{"/v1/conversations", "stored conversations; use previous_response_id of /v1/responses"},
+                              Missing{"/v1/vector_stores", "vector stores"},
+                              Missing{"/v1/realtime", "realtime sessions"},
+                              Missing{"/generate", "SGLang's own API; use /v1/completions"},
+                              Missing{"/pooling", "pooling"},
+                              Missing{"/classify", "classification"}};
+
+ApiError no_such_path(const std::string& path) {
+  const auto missing = std::find_if(kMissing.begin(), kMissing.end(), [&](const Missing& m) { return path.starts_with(m.prefix); });
+  if (missing == kMissing.end()) return {404, fmt::format("no such path: {}; GET /openapi.json lists them", path), {}, "not_found"};
+  return {404, fmt::format("{}: this server has no {}", path, missing->what), {}, "not_found"};
+}
+
+// In the form of the dialect that the path belongs to.
+HttpResponse refusal(const HttpRequest& request, const ApiError& error) {
+  return MessagesApi::serves(request.path) ? messages_error_response(error) : error_response(error);
+}
 
 HttpResponse ok(const Json& body) { return {200, dump_json(body), "application/json", {}}; }
 
@@ -36,38 +90,6 @@ bool same_secret(std::string_view a, std::string_view b) {
   SHA256(reinterpret_cast<const unsigned char*>(a.data()), a.size(), left.data());
   SHA256(reinterpret_cast<const unsigned char*>(b.data()), b.size(), right.data());
   return CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
-}
-
-bool ends_in_open_think(std::string_view prompt) {
-  const size_t end = prompt.find_last_not_of(" \t\r\n");
-  return end != std::string_view::npos && prompt.substr(0, end + 1).ends_with("<think>");
-}
-
-ApiResult<std::vector<int32_t>> encode_prompt(const ServedModel& model, std::string_view text, const char* param) {
-  // Enough to count a prompt that is somewhat too long, little enough that a body of 32 MB is not tokenized to its end.
-  const auto limit = static_cast<size_t>(model.defaults.context_length) * 8;
-  auto ids = model.tokenizer->encode(text, limit);
-  if (ids) return std::move(*ids);
-  return tl::unexpected(ApiError{
-      400, fmt::format("{}: {} (the context length is {} tokens)", param, ids.error().text(), model.defaults.context_length), param, {}});
-}
-
-std::optional<ApiError> check_length(const ServedModel& model, size_t num_tokens, const char* param) {
-  if (static_cast<int64_t>(num_tokens) < model.defaults.context_length) return std::nullopt;
-  return ApiError{400,
-                  fmt::format("the prompt has {} tokens; the context length is {} tokens, at least one of them for the answer", num_tokens,
-                              model.defaults.context_length),
-                  param, "context_length_exceeded"};
-}
-
-std::string_view reason_of(const Refusal& refusal) {
-  switch (refusal.kind) {
-    case Refusal::Kind::too_long: return "too_long";
-    case Refusal::Kind::queue_full: return "queue_full";
-    case Refusal::Kind::stopping: return "stopping";
-    case Refusal::Kind::engine_failed: break;
-  }
-  return "engine_failed";
 }
 
 // Counts each answer by its route, whoever gives it.
@@ -83,7 +105,7 @@ class CountingWriter final : public ResponseWriter {
     metrics_.on_http_request(route_, 200);
     inner_->start_events(std::move(headers));
   }
-  void event(std::string_view data) override { inner_->event(data); }
+  void event(std::string_view data, std::string_view name) override { inner_->event(data, name); }
   void end_events() override { inner_->end_events(); }
   void post(std::function<void()> work) override { inner_->post(std::move(work)); }
   void on_gone(std::function<void()> callback) override { inner_->on_gone(std::move(callback)); }
@@ -94,49 +116,14 @@ class CountingWriter final : public ResponseWriter {
   std::string_view route_;
 };
 
-ApiError from_refusal(const Refusal& refusal) {
-  switch (refusal.kind) {
-    case Refusal::Kind::too_long: return {400, refusal.message, {}, "context_length_exceeded"};
-    case Refusal::Kind::queue_full: return {429, refusal.message, {}, "queue_full", "rate_limit_error"};
-    case Refusal::Kind::stopping: return {503, refusal.message, {}, "shutting_down", "server_error"};
-    case Refusal::Kind::engine_failed: break;
-  }
-  return {500, refusal.message, {}, "engine_failed", "server_error"};
-}
 }  // namespace
 
-// Ten times what a long conversation takes, and a second or two at the most for a template gone wild.
-constexpr text::RenderLimits kRenderLimits{.max_steps = 4'000'000};
-
-ApiResult<std::string> render_chat(const ServedModel& model, const ChatRequest& request, bool add_generation_prompt) {
-  if (!model.chat_template) {
-    return tl::unexpected(ApiError{400, "this model has no chat template; use /v1/completions", "messages", "no_chat_template"});
-  }
-  auto messages = text::normalize_messages(request.messages);
-  if (!messages) {
-    const std::string text = messages.error().text();
-    return tl::unexpected(ApiError{400, text, text.substr(0, text.find(": ")), {}});  // an error begins with the field's path
-  }
-  Json context = model.defaults.special_tokens;
-  for (const auto& [name, value] : request.template_kwargs.items()) context[name] = value;
-  context["messages"] = std::move(*messages);
-  if (!request.tools.empty()) context["tools"] = request.tools;
-  context["add_generation_prompt"] = add_generation_prompt;
-  auto text = model.chat_template->render(context, kRenderLimits, unix_seconds());
-  if (!text) return tl::unexpected(ApiError{400, "the chat template refused this conversation: " + text.error().text(), "messages", {}});
-  return std::move(*text);
-}
-
-ApiResult<Prompt> make_chat_prompt(const ServedModel& model, const ChatRequest& request) {
-  const auto text = render_chat(model, request, true);
-  if (!text) return tl::unexpected(text.error());
-  auto ids = encode_prompt(model, *text, "messages");
-  if (!ids) return tl::unexpected(std::move(ids).error());
-  return Prompt{std::move(*ids), ends_in_open_think(*text)};
-}
-
 OpenAiApi::OpenAiApi(std::shared_ptr<const ServedModel> model, Dispatcher& dispatcher, Metrics& metrics, Options options)
-    : model_(std::move(model)), dispatcher_(dispatcher), metrics_(metrics), options_(std::move(options)) {}
+    : desk_(std::move(model), dispatcher, metrics),
+      metrics_(metrics),
+      options_(std::move(options)),
+      responses_(desk_, options_.response_store),
+      messages_(desk_) {}
 
 bool OpenAiApi::authorized(const HttpRequest& request) const {
   // Probes and scrapers carry no key, and are told no content.
@@ -144,40 +131,52 @@ bool OpenAiApi::authorized(const HttpRequest& request) const {
   if (options_.api_key.empty() || std::find(kOpen.begin(), kOpen.end(), request.path) != kOpen.end()) return true;
   constexpr std::string_view kScheme = "Bearer ";
   const std::string_view given = request.header("authorization");
-  return given.starts_with(kScheme) && same_secret(given.substr(kScheme.size()), options_.api_key);
+  if (given.starts_with(kScheme) && same_secret(given.substr(kScheme.size()), options_.api_key)) return true;
+  const std::string_view key = request.header("x-api-key");  // Anthropic's clients
+  return !key.empty() && same_secret(key, options_.api_key);
 }
 
 void OpenAiApi::handle(const HttpRequest& request, std::shared_ptr<ResponseWriter> writer) {
-  const auto refuse = [&](const ApiError& error) { writer->respond(error_response(error)); };
+  const auto refuse = [&](const ApiError& error) { writer->respond(refusal(request, error)); };
   const bool one_model = request.path.starts_with(kModelsPrefix) && request.path.size() > kModelsPrefix.size();
+  const std::string_view of_response = ResponsesApi::methods(request.path);
+  const bool one_response = !of_response.empty();
   const auto route = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == request.path; });
   writer = std::make_shared<CountingWriter>(std::move(writer), metrics_,
                                             route != kRoutes.end() ? route->path
                                             : one_model            ? kModelsPrefix
+                                            : one_response         ? ResponsesApi::kPrefix
                                                                    : "other");
   if (!authorized(request))
-    return refuse({401, "this server needs an API key: Authorization: Bearer KEY", {}, "invalid_api_key", "authentication_error"});
-  if (route == kRoutes.end() && !one_model) return refuse({404, "no such path: " + request.path, {}, "not_found"});
-  const std::string method(one_model ? "GET" : route->method);
-  const std::string allowed = method == "GET" ? "GET, HEAD, OPTIONS" : method + ", OPTIONS";
+    return refuse(
+        {401, "this server needs an API key: Authorization: Bearer KEY, or x-api-key: KEY", {}, "invalid_api_key", "authentication_error"});
+  if (route == kRoutes.end() && !one_model && !one_response) return refuse(no_such_path(request.path));
+  const std::string method(one_model ? "GET" : one_response ? of_response : route->method);
+  const std::string allowed = (method == "GET" ? "GET, HEAD" : method) + ", OPTIONS";
   if (request.method == "OPTIONS") return writer->respond({204, {}, "text/plain", {{"Allow", allowed}}});
-  if (request.method != method && !(request.method == "HEAD" && method == "GET")) {
+  const bool may = one_response && (" " + method + ",").find(" " + request.method + ",") != std::string::npos;
+  if (!may && request.method != method && !(request.method == "HEAD" && method == "GET")) {
     auto response =
-        error_response({405, fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, "method_not_allowed"});
+        refusal(request, {405, fmt::format("{} takes {}, not {}", request.path, method, request.method), {}, "method_not_allowed"});
     response.headers.emplace_back("Allow", allowed);
     return writer->respond(std::move(response));
   }
 
+  if (one_response) return writer->respond(responses_.handle(request));
   this->route(request, method, writer);
 }
 
 void OpenAiApi::route(const HttpRequest& request, std::string_view method, const std::shared_ptr<ResponseWriter>& writer) {
-  const auto refuse = [&](const ApiError& error) { writer->respond(error_response(error)); };
+  const auto refuse = [&](const ApiError& error) { writer->respond(refusal(request, error)); };
+  if (options_.worker != nullptr && options_.worker->serves(request.path)) return options_.worker->handle(request, writer);
   if (method == "POST") {
     const auto body = parse_json(request.body, "the request body");
     if (!body) return refuse({400, body.error().text(), {}, "invalid_json"});
     if (request.path == "/v1/chat/completions") return chat(*body, writer);
     if (request.path == "/v1/completions") return completion(*body, writer);
+    if (request.path == "/v1/responses") return responses_.create(*body, writer);
+    if (request.path == "/v1/messages") return messages_.create(*body, writer);
+    if (request.path == "/v1/messages/count_tokens") return messages_.count_tokens(*body, writer);
     const Reply reply = request.path == "/tokenize" ? tokenize(*body) : detokenize(*body);
     return reply ? writer->respond(*reply) : refuse(reply.error());
   }
@@ -186,123 +185,104 @@ void OpenAiApi::route(const HttpRequest& request, std::string_view method, const
     return reply ? writer->respond(*reply) : refuse(reply.error());
   }
   if (request.path == "/metrics") return writer->respond({200, metrics_.scrape(), std::string(Metrics::kContentType), {}});
+  if (request.path == "/openapi.json") {
+    static const std::string document = dump_json(openapi_document());
+    return writer->respond({200, document, "application/json", {}});
+  }
   if (request.path == "/version") return writer->respond(ok({{"version", INGOT_VERSION}}));
   if (request.path == "/v1/models") return writer->respond(ok({{"object", "list"}, {"data", Json::array({model_card()})}}));
-  if (const auto error = check_model(request.path.substr(kModelsPrefix.size()))) return refuse(*error);
+  if (const auto error = desk_.check_model(request.path.substr(kModelsPrefix.size()))) return refuse(*error);
   writer->respond(ok(model_card()));
 }
 
 Json OpenAiApi::model_card() const {
-  return {{"id", model_->name},
+  return {{"id", desk_.model().name},
           {"object", "model"},
-          {"created", model_->created},
+          {"created", desk_.model().created},
           {"owned_by", "ingot"},
-          {"max_model_len", model_->defaults.context_length}};
-}
-
-std::optional<ApiError> OpenAiApi::check_model(const std::string& name) const {
-  if (name.empty() || name == model_->name) return std::nullopt;
-  return ApiError{404, fmt::format("the model \"{}\" is not served here; \"{}\" is", name, model_->name), "model", "model_not_found"};
+          {"max_model_len", desk_.model().defaults.context_length}};
 }
 
 void OpenAiApi::chat(const Json& body, const std::shared_ptr<ResponseWriter>& writer) {
-  auto request = parse_chat_request(body, model_->defaults);
+  auto request = parse_chat_request(body, desk_.model().defaults);
   if (!request) return writer->respond(error_response(request.error()));
-  if (const auto error = check_model(request->options.model)) return writer->respond(error_response(*error));
-  auto prompt = make_chat_prompt(*model_, *request);
+  auto prompt = desk_.prepare(*request);
   if (!prompt) return writer->respond(error_response(prompt.error()));
-  if (const auto error = check_length(*model_, prompt->tokens.size(), "messages")) return writer->respond(error_response(*error));
+  OpenAiAnswerOptions options(OpenAiAnswerOptions::Kind::chat, request->options);
+  if (options.token_ids) options.prompts.push_back({{}, prompt->tokens});
+  const auto answer = std::make_shared<OpenAiAnswer>(desk_.answer_options(*request, *prompt), std::move(options), writer);
+  desk_.submit(std::move(request->options), std::move(prompt->tokens), answer, writer);
+}
 
-  AnswerOptions answer;
-  answer.kind = AnswerOptions::Kind::chat;
-  answer.parser.starts_in_reasoning = prompt->starts_in_reasoning;
-  answer.parser.parse_tool_calls = !request->tools.empty();
-  answer.parser.tools = std::move(request->tools);
-  answer.think_end_id = model_->tokenizer->token_to_id("</think>");
-  if (answer.parser.parse_tool_calls) answer.tool_call_id = model_->tokenizer->token_to_id("<tool_call>");
-  generate(std::move(request->options), std::move(prompt->tokens), std::move(answer), writer);
+// A prompt in tokens, and in text as it is echoed. Errors: too long.
+ApiResult<AnsweredPrompt> OpenAiApi::read_prompt(CompletionRequest::Prompt prompt) const {
+  AnsweredPrompt answered;
+  if (auto* text = std::get_if<std::string>(&prompt)) {
+    auto ids = desk_.encode(*text, "prompt");
+    if (!ids) return tl::unexpected(std::move(ids).error());
+    answered = {std::move(*text), std::move(*ids)};
+  } else {
+    answered.tokens = std::move(std::get<std::vector<int32_t>>(prompt));
+    answered.text = desk_.model().tokenizer->decode(answered.tokens, false);
+  }
+  if (auto error = desk_.check_length(answered.tokens.size(), "prompt")) return tl::unexpected(std::move(*error));
+  return answered;
 }
 
 void OpenAiApi::completion(const Json& body, const std::shared_ptr<ResponseWriter>& writer) {
-  auto request = parse_completion_request(body, model_->defaults);
-  if (!request) return writer->respond(error_response(request.error()));
-  if (const auto error = check_model(request->options.model)) return writer->respond(error_response(*error));
-  std::vector<int32_t> tokens;
-  if (const auto* text = std::get_if<std::string>(&request->prompt)) {
-    auto ids = encode_prompt(*model_, *text, "prompt");
-    if (!ids) return writer->respond(error_response(ids.error()));
-    tokens = std::move(*ids);
-  } else {
-    tokens = std::move(std::get<std::vector<int32_t>>(request->prompt));
+  const auto refuse = [&](const ApiError& error) { writer->respond(error_response(error)); };
+  auto request = parse_completion_request(body, desk_.model().defaults);
+  if (!request) return refuse(request.error());
+  if (const auto error = desk_.check_model(request->options.model)) return refuse(*error);
+  OpenAiAnswerOptions options(OpenAiAnswerOptions::Kind::completion, request->options);
+  options.echo = request->echo;
+  std::vector<std::vector<int32_t>> prompts;
+  size_t num_tokens = 0;
+  for (CompletionRequest::Prompt& given : request->prompts) {
+    auto prompt = read_prompt(std::move(given));
+    if (!prompt) return refuse(prompt.error());
+    num_tokens += prompt->tokens.size();
+    prompts.push_back(prompt->tokens);
+    if (options.echo || options.token_ids) options.prompts.push_back(std::move(*prompt));
   }
-  if (const auto error = check_length(*model_, tokens.size(), "prompt")) return writer->respond(error_response(*error));
-  AnswerOptions answer;
-  answer.kind = AnswerOptions::Kind::completion;
-  generate(std::move(request->options), std::move(tokens), std::move(answer), writer);
-}
-
-void OpenAiApi::generate(GenerationOptions options, std::vector<int32_t> prompt, AnswerOptions answer_options,
-                         const std::shared_ptr<ResponseWriter>& writer) {
-  answer_options.model = model_->name;
-  answer_options.num_prompt_tokens = static_cast<int64_t>(prompt.size());
-  answer_options.stream = options.stream;
-  answer_options.include_usage = options.include_usage;
-  answer_options.logprobs = options.sampling.top_logprobs >= 0;
-  answer_options.num_top_logprobs = options.sampling.top_logprobs;
-  answer_options.tokenizer = model_->tokenizer;
-  answer_options.forced_acceptance = model_->forced_acceptance;
-
-  sched::Request request;
-  request.prompt = std::move(prompt);
-  request.sampling = std::move(options.sampling);
-  request.priority = options.priority;
-  request.max_draft_tokens = options.max_draft_tokens;
-  const int64_t room = model_->defaults.context_length - static_cast<int64_t>(request.prompt.size());
-  if (request.sampling.max_tokens == 0) request.sampling.max_tokens = static_cast<int32_t>(room);
-  auto answer = std::make_shared<Answer>(std::move(answer_options), writer);
-  request.name = answer->id();
-  attach_text(request, model_->tokenizer, std::move(options.stop_strings), [answer, writer](TextPiece piece) {
-    writer->post([answer, piece = std::move(piece)]() mutable { answer->add(std::move(piece)); });
-  });
-  const auto ticket = dispatcher_.submit(std::move(request));
-  if (!ticket) {
-    metrics_.on_refused(reason_of(ticket.error()));
-    return writer->respond(error_response(from_refusal(ticket.error())));
-  }
-  writer->post([answer, replica = ticket->replica] { answer->begin(replica); });
-  writer->on_gone([this, ticket = *ticket] { dispatcher_.cancel(ticket); });
+  auto constraint = make_constraints(desk_.model(), request->options, nullptr, false);
+  if (!constraint) return refuse(constraint.error());
+  request->options.constraint = std::move(*constraint);
+  auto common = desk_.with_common({}, request->options, num_tokens, prompts.size());
+  const auto answer = std::make_shared<OpenAiAnswer>(std::move(common), std::move(options), writer);
+  desk_.submit_all(std::move(request->options), std::move(prompts), answer, writer);
 }
 
 OpenAiApi::Reply OpenAiApi::tokenize(const Json& body) const {
-  auto request = parse_tokenize_request(body, model_->defaults);
+  auto request = parse_tokenize_request(body, desk_.model().defaults);
   if (!request) return tl::unexpected(std::move(request).error());
-  if (auto error = check_model(request->model)) return tl::unexpected(std::move(*error));
+  if (auto error = desk_.check_model(request->model)) return tl::unexpected(std::move(*error));
   std::vector<int32_t> tokens;
   if (const auto* chat = std::get_if<ChatRequest>(&request->input)) {
-    auto prompt = make_chat_prompt(*model_, *chat);
+    auto prompt = make_chat_prompt(desk_.model(), *chat);
     if (!prompt) return tl::unexpected(std::move(prompt).error());
     tokens = std::move(prompt->tokens);
   } else {
-    auto ids = model_->tokenizer->encode(std::get<std::string>(request->input));
+    auto ids = desk_.model().tokenizer->encode(std::get<std::string>(request->input));
     if (!ids) return tl::unexpected(ApiError{400, ids.error().text(), "prompt", {}});
     tokens = std::move(*ids);
   }
-  return ok({{"count", tokens.size()}, {"max_model_len", model_->defaults.context_length}, {"tokens", std::move(tokens)}});
+  return ok({{"count", tokens.size()}, {"max_model_len", desk_.model().defaults.context_length}, {"tokens", std::move(tokens)}});
 }
 
 OpenAiApi::Reply OpenAiApi::detokenize(const Json& body) const {
-  const auto request = parse_detokenize_request(body, model_->defaults);
+  const auto request = parse_detokenize_request(body, desk_.model().defaults);
   if (!request) return tl::unexpected(request.error());
-  if (auto error = check_model(request->model)) return tl::unexpected(std::move(*error));
-  return ok({{"prompt", model_->tokenizer->decode(request->tokens, false)}});
+  if (auto error = desk_.check_model(request->model)) return tl::unexpected(std::move(*error));
+  return ok({{"prompt", desk_.model().tokenizer->decode(request->tokens, false)}});
 }
 
 OpenAiApi::Reply OpenAiApi::health() const {
   std::string reason;
-  if (!dispatcher_.healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
-  const ReplicaState state = dispatcher_.total();
+  if (!desk_.dispatcher().healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
+  const ReplicaState state = desk_.dispatcher().total();
   return ok({{"status", "ok"},
-             {"replicas", dispatcher_.num_replicas()},
+             {"replicas", desk_.dispatcher().num_replicas()},
              {"running", state.running},
              {"waiting", state.waiting},
              {"free_pages", state.free_pages},
@@ -313,7 +293,7 @@ OpenAiApi::Reply OpenAiApi::health() const {
 OpenAiApi::Reply OpenAiApi::ready() const {
   if (draining_) return tl::unexpected(ApiError{503, "the server is shutting down", {}, "shutting_down", "server_error"});
   std::string reason;
-  if (!dispatcher_.healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
+  if (!desk_.dispatcher().healthy(&reason)) return tl::unexpected(ApiError{503, reason, {}, "engine_unhealthy", "server_error"});
   return ok({{"status", "ready"}});
 }
 

@@ -16,9 +16,11 @@ namespace ingot::serve {
 struct TextPiece {
   std::string text;
   std::vector<int32_t> token_ids;
-  std::vector<sched::TokenLogprob> logprobs;  // as many as token_ids when asked for
+  std::vector<sched::TokenLogprob> logprobs;         // as many as token_ids when asked for
+  std::vector<sched::TokenLogprob> prompt_logprobs;  // as TokenEvent's: in the first piece with a token, or the last
   sched::FinishReason finish = sched::FinishReason::none;
   std::string error;
+  std::string stop_string;    // with finish stop_string: which one
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int replica = 0;            // who made it
   int32_t num_drafted = 0;    // in the step, and accepted of them

@@ -21,7 +21,7 @@ struct WeightView {
   int64_t first_row = 0;           // fp8_block: index of row 0 of this view within the tensor (a scale block is 128 rows)
   WeightFormat format = WeightFormat::bf16;
 
-  int64_t row_bytes() const {
+  constexpr int64_t row_bytes() const {  // constexpr: device compilers take these as their own
     switch (format) {
       case WeightFormat::bf16: return cols * 2;
       case WeightFormat::f32: return cols * 4;
@@ -30,12 +30,12 @@ struct WeightView {
     }
     return 0;
   }
-  int64_t scale_cols() const {
+  constexpr int64_t scale_cols() const {
     return format == WeightFormat::fp8_block ? (cols + 127) / 128 : format == WeightFormat::mxfp4 ? cols / 32 : 0;
   }
 
   // Rows [begin, begin + count) of this view.
-  WeightView row_slice(int64_t begin, int64_t count) const {
+  constexpr WeightView row_slice(int64_t begin, int64_t count) const {
     WeightView v = *this;
     v.data += begin * row_bytes();
     v.rows = count;

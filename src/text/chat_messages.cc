@@ -19,10 +19,11 @@ Result<std::string> join_parts(const Json& parts, const std::string& path) {
     const auto type = part.find("type");
     if (type == part.end() || !type->is_string()) return fail("{}.type: a content part needs a type", part_path);
     const auto& name = type->get_ref<const std::string&>();
-    if (name != "text")
+    // A refusal is what the assistant has said, under another name.
+    if (name != "text" && name != "refusal")
       return fail_hint("this model reads text parts only", "{}.type: part {} has the unsupported type \"{}\"", part_path, i, name);
-    const auto value = part.find("text");
-    if (value == part.end() || !value->is_string()) return fail("{}.text: a text part needs a string", part_path);
+    const auto value = part.find(name);
+    if (value == part.end() || !value->is_string()) return fail("{}.{}: a {} part needs a string", part_path, name, name);
     text += value->get_ref<const std::string&>();
   }
   return text;
@@ -63,6 +64,18 @@ Result<Json> normalize_tool_calls(const Json& calls, const std::string& path) {
   return result;
 }
 
+// An assistant's `refusal` is its content where there is none.
+Result<> take_refusal(Json& message, const std::string& path) {
+  const auto refusal = message.find("refusal");
+  if (refusal == message.end()) return {};
+  const Json value = *refusal;
+  message.erase("refusal");
+  if (value.is_null()) return {};
+  if (!value.is_string()) return fail("{}.refusal: must be a string or null, found {}", path, value.type_name());
+  if (!message.contains("content") || message["content"].is_null()) message["content"] = value;
+  return {};
+}
+
 Result<Json> normalize_message(const Json& message, const std::string& path) {
   if (!message.is_object()) return fail("{}: must be an object, found {}", path, message.type_name());
   const auto role = message.find("role");
@@ -70,11 +83,19 @@ Result<Json> normalize_message(const Json& message, const std::string& path) {
   if (!role->is_string()) return fail("{}.role: must be a string, found {}", path, role->type_name());
   std::string name = role->get<std::string>();
   if (name == "developer") name = "system";
+  if (name == "function")
+    return fail_hint("use role tool, and tool_calls in the assistant's message", "{}.role: the old role \"function\" is not supported",
+                     path);
   if (name != "system" && name != "user" && name != "assistant" && name != "tool") {
     return fail_hint("system, developer, user, assistant or tool", "{}.role: unknown role \"{}\"", path, name);
   }
+  // Forms that the template would pass over, so that the model never sees what was said in them.
+  if (message.contains("function_call") && !message["function_call"].is_null())
+    return fail_hint("use tool_calls", "{}.function_call: this old form is not supported", path);
+  if (message.contains("audio") && !message["audio"].is_null()) return fail("{}.audio: this model reads text alone", path);
   Json result = message;
   result["role"] = name;
+  INGOT_TRY(take_refusal(result, path));
 
   if (result.contains("tool_calls")) {
     const Json calls = result["tool_calls"];

@@ -9,7 +9,8 @@ namespace ingot::text {
 
 // Checks and normalises `messages` (an array of objects). Afterwards of each message:
 // - role is system (developer becomes system), user, assistant or tool;
-// - content is a string: null and absent (assistant with tool_calls) give "", a list of text parts is joined;
+// - content is a string: null and absent (assistant with tool_calls) give "", a list of text parts is joined; an assistant's refusal, as a
+//   part or instead of content, is text like any other;
 // - reasoning_content is there when the message had `reasoning_content` or `reasoning`;
 // - tool_calls, when not empty, hold objects as arguments with the keys in their order. Arguments that are no JSON object are kept
 //   as text: {"arguments": TEXT}, so that a template which lists the pairs shows the model its own words instead of failing.

@@ -77,6 +77,40 @@ TEST(ChatMessagesTest, DeveloperIsSystemAndAnUnknownRoleIsRefusedByName) {
   EXPECT_EQ(normal(R"([{"role":"user","content":"a"},{"role":"wizard","content":"a"}])"), "!messages[1].role: unknown role \"wizard\"");
 }
 
+TEST(ChatMessagesTest, ARefusalIsWhatTheAssistantSaid) {
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"No."}]}])"),
+            R"([{"role":"assistant","content":"No."}])");
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":null,"refusal":"No."}])"), R"([{"role":"assistant","content":"No."}])");
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":"Yes.","refusal":null}])"), R"([{"role":"assistant","content":"Yes."}])");
+}
+
+TEST(ChatMessagesTest, WhatTheTemplateWouldPassOverIsRefusedByName) {
+  EXPECT_EQ(normal(R"([{"role":"function","name":"f","content":"1"}])"), "!messages[0].role: the old role \"function\" is not supported");
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}}])"),
+            "!messages[0].function_call: this old form is not supported");
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":null,"audio":{"id":"a"}}])"), "!messages[0].audio: this model reads text alone");
+  EXPECT_EQ(normal(R"([{"role":"assistant","content":"a","function_call":null,"audio":null}])").front(), '[');
+}
+
+// What clients send for one history, written by the reference: Jinja2 over the client's own messages, with arguments parsed as the
+// model's documentation says. Made by tools/make_history_goldens.py.
+TEST(ChatMessagesTest, EveryShapeOfAHistoryRendersAsTheReferenceDoes) {
+  std::ifstream template_file(std::string(INGOT_SOURCE_DIR) + "/models/demo/chat_template.jinja");
+  std::stringstream source;
+  source << template_file.rdbuf();
+  const auto chat_template = ChatTemplate::parse(source.str(), "demo").value();
+  std::ifstream file(std::string(INGOT_SOURCE_DIR) + "/tests/golden/chat_template/history_shapes.json");
+  const Json goldens = Json::parse(file);
+  ASSERT_GE(goldens.size(), 14u);
+  for (const Json& golden : goldens) {
+    const auto messages = normalize_messages(golden["messages"]);
+    ASSERT_TRUE(messages.has_value()) << golden["name"] << messages.error().message;
+    const auto text = chat_template.render({{"messages", *messages}, {"add_generation_prompt", true}});
+    ASSERT_TRUE(text.has_value()) << golden["name"] << text.error().message;
+    EXPECT_EQ(*text, golden["rendered"].get<std::string>()) << golden["name"];
+  }
+}
+
 TEST(ChatMessagesTest, AWrongTypeIsAnErrorWithItsPath) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "messages: "},

@@ -101,6 +101,12 @@ def counted(after: str, length: int) -> str:
     return "".join(COUNTING[(first + i) % len(COUNTING)] for i in range(length))
 
 
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 def eventually(condition, seconds=10.0, what=lambda: "", interval=0.01):
     """The first true value of `condition()`; fails after `seconds`, with the last value and what() says."""
     deadline = time.monotonic() + seconds

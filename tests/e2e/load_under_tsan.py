@@ -40,20 +40,36 @@ def main() -> int:
                 for path in ("metrics", "health", "ready"):
                     urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30).read()
 
+        wrong = []
+
+        def several_choices():
+            """Requests of several prompts and choices, whose pieces meet in one answer."""
+            prompts = ["Count after A", "Count after 3"]
+            body = json.dumps({"prompt": prompts, "n": 4, "max_tokens": 8, "echo": True, "return_token_ids": True}).encode()
+            while not done.wait(0.05):
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+                choices = json.load(urllib.request.urlopen(request, timeout=30))["choices"]
+                texts = [c["text"] for c in choices]
+                if texts != ["Count after ABCDEFGHI"] * 4 + ["Count after 3456789AB"] * 4 or any(len(c["token_ids"]) != 8 for c in choices):
+                    wrong.append(texts)
+
         scraper = threading.Thread(target=scrape)
         scraper.start()
+        asker = threading.Thread(target=several_choices)
+        asker.start()
         load = subprocess.run(
             [ROOT / "build/release/stream_load", "--port", str(port), "--streams", "100", "--tokens", "10:60", "--seconds", str(SECONDS),
              "--disconnect", "0.3", "--pid", str(server.pid), "--json"], capture_output=True, text=True)
         done.set()
         scraper.join()
+        asker.join()
         server.send_signal(signal.SIGTERM)
         status = server.wait(60)
         reader.join()
         log = "".join(lines)
         report = json.loads(load.stdout) if load.returncode == 0 else load.stdout + load.stderr
-        if load.returncode != 0 or status != 0 or "ThreadSanitizer" in log:
-            print(log[-8000:], report, f"server {status}, load {load.returncode}", sep="\n")
+        if load.returncode != 0 or status != 0 or "ThreadSanitizer" in log or wrong:
+            print(log[-8000:], report, wrong[:3], f"server {status}, load {load.returncode}", sep="\n")
             return 1
         requests = sum(1 for _ in open(f"{folder}/requests"))
         print(f"{report['requests']} requests, {report['tokens']} tokens, {requests} lines in the request log, no report of the sanitizer")

@@ -1,6 +1,7 @@
 """Bad input gets a clear error that names the field; the server goes on. Cancels, limits, keys, signals."""
 
 import json
+import re
 import signal
 import socket
 import threading
@@ -49,7 +50,7 @@ def alive(http):
     ({"messages": "hi"}, "messages"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "yaml"}}, "response_format"),
     ({"reasoning_effort": "enormous"}, "reasoning_effort"),
     ({"a_field_nobody_knows": 1}, "a_field_nobody_knows"),
 ])
@@ -179,8 +180,32 @@ def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flags, word):
     assert done.returncode != 0 and word in done.stderr + done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("dtype", ["fp8_e4m3", "f32"])
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_ds_mla", "f32"])
 def test_other_cache_types_answer_too(dtype):
     with running("--kv-cache-dtype", dtype, "--chunked-prefill-size", "7", "--page-size", "16") as server:
         answer = server.client().chat.completions.create(model=NAME, messages=question("What is 37 + 58?"), temperature=0, max_tokens=200)
         assert "95" in answer.choices[0].message.content
+
+
+def test_the_memory_plan_is_told_at_start_and_adds_up():
+    with running("--max-total-tokens", "4096") as server:
+        log = server.log()
+
+    def gib(pattern):
+        return float(re.search(pattern + r"(?:\d+ x )?([\d.]+) GiB", log)[1])
+
+    free = gib(r"memory of .*, ")
+    taken = [gib(name + r" +") for name in ("workspace", "graphs and driver", "KV cache", "reserve") if f"  {name} " in log]
+    weights = gib(r"  weights +")
+    if "mapped from the file" not in log:
+        taken.append(weights)
+    assert weights > 0 and abs(sum(taken) - free) < 0.01 * len(taken), log
+    assert re.search(r"KV cache .*: 64 pages of 64 tokens, \d+ bytes a token", log), log
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_the_numbers_and_the_flag():
+    import subprocess
+    from conftest import MODEL
+    done = subprocess.run([str(BINARY), "serve", str(MODEL), "--port", "0", "--max-total-tokens", "2000000000"], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert all(word in done.stderr for word in ("no memory for a KV cache of 2000000000 tokens", "GiB", "lower --max-total-tokens")), done.stderr

@@ -3,6 +3,8 @@
 #include "serve/openai_request.h"
 
 #include "fuzz.h"
+#include "serve/messages_request.h"
+#include "serve/responses_request.h"
 #include "text/chat_messages.h"
 #include "text/utf8_text.h"
 
@@ -67,11 +69,26 @@ void run(std::string_view text) {
   if (const auto chat = parse_chat_request(*body, defaults()); !refused(chat)) check_chat(*chat);
   if (const auto completion = parse_completion_request(*body, defaults()); !refused(completion)) {
     check_options(completion->options);
-    INGOT_CHECK(completion->options.sampling.max_tokens > 0);
-    if (const auto* ids = std::get_if<std::vector<int32_t>>(&completion->prompt)) check_ids(*ids);
+    INGOT_CHECK(completion->options.sampling.max_tokens > 0 || (completion->options.score_only && completion->echo));
+    INGOT_CHECK(!completion->prompts.empty() &&
+                completion->prompts.size() * static_cast<size_t>(completion->options.num_choices) <= kMaxChoices);
+    for (const auto& prompt : completion->prompts) {
+      if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) check_ids(*ids);
+    }
   }
   if (const auto tokenize = parse_tokenize_request(*body, defaults()); !refused(tokenize)) {
     if (const auto* chat = std::get_if<ChatRequest>(&tokenize->input)) check_chat(*chat);
+  }
+  for (const MessagesUse use : {MessagesUse::answer, MessagesUse::count_tokens}) {
+    if (const auto messages = parse_messages_request(*body, defaults(), use); !refused(messages)) check_chat(messages->chat);
+  }
+  if (auto responses = parse_responses_request(*body, true); !refused(responses)) {
+    // What is stored comes back as history.
+    for (const Json& history : {Json::array(), responses->input}) {
+      ResponsesRequest request = *responses;
+      const auto error = finish_responses_request(request, history, defaults());
+      if (!refused(error ? ApiResult<bool>(tl::unexpected(*error)) : ApiResult<bool>(true))) check_chat(request.chat);
+    }
   }
   if (const auto detokenize = parse_detokenize_request(*body, defaults()); !refused(detokenize)) check_ids(detokenize->tokens);
 }

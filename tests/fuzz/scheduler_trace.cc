@@ -37,6 +37,8 @@ struct Job {
   int64_t max_length = 0;
   int64_t queue_deadline_ns = 0, deadline_ns = 0;
   bool watched = false, cancelled = false, failed = false;
+  bool scored = false;         // wants logprobs of its prompt
+  int64_t num_scored = 0;      // rows that plans have asked them of
   std::vector<int32_t> drawn;  // in the step that runs
   FinishReason finish = FinishReason::none;
 
@@ -117,7 +119,8 @@ class Machine {
   void submit(uint8_t argument) {
     if (jobs_.size() == kMaxJobs) return;
     const int64_t length = input_.byte() % 40;
-    const int64_t shared = input_.byte() % 40;
+    const uint8_t family = input_.byte();
+    const int64_t shared = family % 40;
     const uint8_t more = input_.byte();
     const uint8_t deadlines = input_.byte();
     const RequestId id = jobs_.size();
@@ -132,6 +135,8 @@ class Machine {
     request.sampling.max_tokens = more % 16;
     request.sampling.stop_token_ids = {kStopToken};
     request.sampling.top_logprobs = (more & 16) != 0 ? 0 : -1;
+    job->scored = family >= 200;
+    if (job->scored) request.sampling.prompt_logprobs = 0;
     request.priority = more >> 5 & 1;
     job->watched = (more & 64) != 0;
     if (job->watched) request.watcher = std::make_shared<StopWatcher>();
@@ -146,7 +151,8 @@ class Machine {
     }
     job->prompt_length = length;
     job->max_length = std::min(options_.max_length(), length + request.sampling.max_tokens);
-    const bool can_run = length > 0 && length < options_.max_length() && request.sampling.max_tokens > 0;
+    const bool draws = request.sampling.max_tokens > 0;
+    const bool can_run = length > 0 && length + (draws ? 1 : 0) <= options_.max_length() && (draws || job->scored);
     INGOT_CHECK(Scheduler::admissible(request, options_).has_value() == can_run);
     if (!can_run) return;
     request.sink = [this, raw = job.get()](const TokenEvent& event) { on_event(*raw, event); };
@@ -159,6 +165,11 @@ class Machine {
     INGOT_CHECK(event.token_ids.size() <= job.drawn.size() && std::equal(event.token_ids.begin(), event.token_ids.end(), job.drawn.begin()),
                 "tokens that were not drawn");
     INGOT_CHECK(event.finish != FinishReason::none || event.token_ids.size() == job.drawn.size(), "drawn tokens are lost");
+    const bool tells_scores = job.scored && !generated(job) && (!event.token_ids.empty() || event.finish == FinishReason::length);
+    INGOT_CHECK(std::ssize(event.prompt_logprobs) == (tells_scores ? job.prompt_length - 1 : 0), "{} scores of {} tokens",
+                event.prompt_logprobs.size(), job.prompt_length);
+    for (size_t i = 0; i < event.prompt_logprobs.size(); ++i)
+      INGOT_CHECK(event.prompt_logprobs[i].top.front().first == static_cast<int32_t>(i + 1), "the score of another position");
     for (const int32_t token : event.token_ids) {
       INGOT_CHECK(static_cast<int64_t>(job.tokens.size()) < job.max_length && !stopped(job), "a token behind the end");
       job.append(token);
@@ -205,12 +216,16 @@ class Machine {
     std::set<RequestId> seen;
     for (const BatchItem& item : plan_->items) {
       INGOT_CHECK(seen.insert(item.request).second && item.request < jobs_.size(), "a request twice in a step");
-      const Job& job = *jobs_[item.request];
+      Job& job = *jobs_[item.request];
       const auto begin = static_cast<size_t>(item.start);
       const size_t end = begin + item.token_ids.size();
       INGOT_CHECK(!job.ended() && !item.token_ids.empty() && end <= job.tokens.size());
       INGOT_CHECK(std::equal(item.token_ids.begin(), item.token_ids.end(), job.tokens.begin() + item.start), "rows of other tokens");
-      INGOT_CHECK(item.sample == (end == job.tokens.size()) && (!item.sample || item.sampling != nullptr));
+      INGOT_CHECK(item.sample == (end == job.tokens.size()) && item.sampling != nullptr);
+      const int64_t scored_end = std::min(static_cast<int64_t>(end), job.prompt_length - 1);
+      INGOT_CHECK(item.num_scored == (job.scored ? std::max<int64_t>(scored_end - job.num_scored, 0) : 0), "rows not scored once");
+      INGOT_CHECK(item.num_scored == 0 || item.start + item.first_scored == job.num_scored, "rows scored out of order, or not at all");
+      job.num_scored += item.num_scored;
       INGOT_CHECK(item.num_generated == static_cast<int64_t>(job.tokens.size()) - job.prompt_length);
       INGOT_CHECK(item.num_draft >= 0 && item.num_draft <= options_.draft.num_steps && (item.num_draft == 0 || item.sample));
       INGOT_CHECK(static_cast<int64_t>(end) + item.num_draft <= static_cast<int64_t>(item.pages.size()) * options_.page_size);
@@ -233,6 +248,10 @@ class Machine {
       Job& job = *jobs_[item.request];
       const int64_t end = item.start + static_cast<int64_t>(item.token_ids.size());
       for (int64_t i = item.start; i < end; ++i) at(item, i) = job.prefix[static_cast<size_t>(i)];
+      if (item.num_scored > 0) {
+        ScoredTokens& scored = result.scored.emplace_back(ScoredTokens{item.request, {}});
+        for (int32_t i = 1; i <= item.num_scored; ++i) scored.logprobs.push_back({0, {{item.start + item.first_scored + i, 0.0f}}});
+      }
       if (!item.sample) continue;
       SampledTokens& sampled = result.sampled.emplace_back();
       sampled.request = item.request;

@@ -49,7 +49,7 @@ struct Piece {
 class GlmRun {
  public:
   struct Options {
-    tensor::DType dtype = tensor::DType::f32;
+    tensor::LatentFormat format = tensor::LatentFormat::f32;
     int64_t page_size = 64;
     int64_t max_len = 4096;  // of a sequence
     int32_t num_seqs = 1;
@@ -65,7 +65,7 @@ class GlmRun {
         page_size_(options.page_size),
         lengths_(static_cast<size_t>(options.num_seqs)) {
     const int64_t pages = max_pages_ * options.num_seqs + 3;
-    auto cache = model::KvCache::create(glm.config(), {options.dtype, pages, options.page_size}, glm.device());
+    auto cache = model::KvCache::create(glm.config(), {options.format, pages, options.page_size}, glm.device());
     INGOT_CHECK(cache.has_value(), "{}", cache.error().text());
     cache_ = std::make_unique<model::KvCache>(std::move(*cache));
     std::vector<int32_t> numbers(static_cast<size_t>(pages));

@@ -88,4 +88,13 @@ inline std::unique_ptr<OwnedWeight> random_weight(Rng& rng, tensor::WeightFormat
   return owned;
 }
 
+// (rows, k) bf16 numbers in rows `stride` apart with NaN between them: who reads past a row spoils its sum.
+inline std::vector<float> input_rows(Rng& rng, int64_t rows, int64_t k, int64_t stride) {
+  std::vector<float> x(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(m * stride + i)] = gpu::bf16_value(gpu::to_bf16(rng.uniform_float(-1.0f, 1.0f)));
+  }
+  return x;
+}
+
 }  // namespace ingot::testing

@@ -108,6 +108,10 @@ Result<ScriptedModel::Line> ScriptedModel::read_line(const text::Tokenizer& toke
 }
 
 void ScriptedModel::next(const ScriptedRunner::Context& context, std::span<float> logits) {
+  if (context.num_generated < 0) {
+    logits[static_cast<size_t>(context.tokens.back())] = kRepeatLogit;
+    return;
+  }
   const auto generated = static_cast<size_t>(context.num_generated);
   auto found = choices_.find(context.request);
   if (found == choices_.end()) {

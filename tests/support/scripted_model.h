@@ -31,6 +31,9 @@
 
 namespace ingot::testing {
 
+// What a prompt's own tokens get when they are scored: each may come with the same likelihood, but the one just before is likelier, by e to
+// this power.
+inline constexpr float kRepeatLogit = 2.0f;
 inline constexpr std::string_view kCountingAlphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 class ScriptedModel {

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "exec/draft_source.h"
+#include "exec/prompt_scores.h"
 #include "exec/runner.h"
 #include "exec/verify.h"
 
@@ -26,7 +27,7 @@ class ScriptedRunner final : public exec::Runner {
   struct Context {
     sched::RequestId request = 0;
     std::span<const int32_t> tokens;  // prompt and completion so far, read from the cache
-    int32_t num_generated = 0;
+    int32_t num_generated = 0;        // -1: the tokens are a beginning of the prompt, whose next token is scored
   };
   // Fills the logits (vocab_size), which come as zeros.
   using Script = std::function<void(const Context&, std::span<float> logits)>;
@@ -50,7 +51,7 @@ class ScriptedRunner final : public exec::Runner {
   // Says these tokens, then the last one for ever: end the list with a stop token.
   static Script says(std::vector<int32_t> answer) {
     return [answer = std::move(answer)](const Context& context, std::span<float> logits) {
-      const size_t index = std::min(static_cast<size_t>(context.num_generated), answer.size() - 1);
+      const size_t index = std::min(static_cast<size_t>(std::max(context.num_generated, 0)), answer.size() - 1);
       logits[static_cast<size_t>(answer[index])] = 100.0f;
     };
   }
@@ -71,6 +72,10 @@ class ScriptedRunner final : public exec::Runner {
     }
     sched::BatchResult result;
     for (const sched::BatchItem& item : plan.items) {
+      if (item.num_scored > 0) {
+        INGOT_ASSIGN(auto scored, score(item));
+        result.scored.push_back(std::move(scored));
+      }
       if (!item.sample) continue;
       INGOT_ASSIGN(auto sampled, draw(item));
       result.sampled.push_back(std::move(sampled));
@@ -79,6 +84,20 @@ class ScriptedRunner final : public exec::Runner {
   }
 
  private:
+  Result<sched::ScoredTokens> score(const sched::BatchItem& item) {
+    INGOT_CHECK(item.first_scored >= 0 && item.first_scored + item.num_scored <= static_cast<int32_t>(item.token_ids.size()));
+    sched::ScoredTokens scored{item.request, {}};
+    for (int32_t index = 0; index < item.num_scored; ++index) {
+      tokens_.resize(static_cast<size_t>(item.start + item.first_scored + index + 1));
+      for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = slot(item, i);
+      logits_.assign(static_cast<size_t>(options_.vocab_size), 0.0f);
+      options_.script({item.request, tokens_, -1}, logits_);
+      INGOT_ASSIGN(auto logprob, exec::score(sampler_, item, index, logits_));
+      scored.logprobs.push_back(std::move(logprob));
+    }
+    return scored;
+  }
+
   Result<sched::SampledTokens> draw(const sched::BatchItem& item) {
     const size_t end = static_cast<size_t>(item.start) + item.token_ids.size();
     INGOT_CHECK(item.context.size() == end, "request {}: {} tokens are known, {} have rows", item.request, item.context.size(), end);
@@ -118,6 +137,7 @@ class ScriptedRunner final : public exec::Runner {
 
   const Options options_;
   exec::Verifier verifier_;
+  exec::Sampler sampler_;
   std::vector<int32_t> slots_;  // (num_pages * page_size): token ids in the place of latents
   std::vector<int32_t> tokens_;
   std::vector<float> logits_;

@@ -12,6 +12,9 @@ std::span<const gpu::EntryPoint> device_entries() {
 #define INGOT_NAME_TILE(K, Format, Size, size) {"ingot_" #K #Format #Size, "kernels/device/tiles.cu"},
           INGOT_DEVICE_TILES(INGOT_NAME_TILE)
 #undef INGOT_NAME_TILE
+#define INGOT_NAME_NATIVE(K, file) {"ingot_" #K, "kernels/native/sm90/" file, true},
+              INGOT_SM90_KERNELS(INGOT_NAME_NATIVE)
+#undef INGOT_NAME_NATIVE
   };
   return kEntries;
 }

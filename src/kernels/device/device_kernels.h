@@ -24,7 +24,10 @@ enum DeviceKernel : size_t {
 #define INGOT_NUMBER_TILE(K, Format, Size, size) kDevice##K##Format##Size,
       INGOT_DEVICE_TILES(INGOT_NUMBER_TILE)
 #undef INGOT_NUMBER_TILE
-          kNumDeviceKernels
+#define INGOT_NUMBER_NATIVE(K, file) kDevice##K,
+          INGOT_SM90_KERNELS(INGOT_NUMBER_NATIVE)
+#undef INGOT_NUMBER_NATIVE
+              kNumDeviceKernels
 };
 template <class K>
 struct DeviceKernelOf;

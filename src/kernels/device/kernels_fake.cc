@@ -15,7 +15,9 @@
 #include "kernels/device/list.h"
 #include "kernels/embed.kernel.h"
 #include "kernels/expanded_mla.kernel.h"
+#include "kernels/fill_random.kernel.h"
 #include "kernels/grouped_matmul.kernel.h"
+#include "kernels/head_matmul.kernel.h"
 #include "kernels/index_key_store.kernel.h"
 #include "kernels/index_scores.kernel.h"
 #include "kernels/latent_gather.kernel.h"
@@ -24,10 +26,15 @@
 #include "kernels/matmul.kernel.h"
 #include "kernels/matmul_transposed.kernel.h"
 #include "kernels/permute.kernel.h"
+#include "kernels/qkv_prepare.kernel.h"
 #include "kernels/rms_norm.kernel.h"
 #include "kernels/rope.kernel.h"
 #include "kernels/rope_table.kernel.h"
 #include "kernels/router.kernel.h"
+#include "kernels/sample.kernel.h"
+#include "kernels/sample_adjust.kernel.h"
+#include "kernels/sample_draft.kernel.h"
+#include "kernels/sample_logprob.kernel.h"
 #include "kernels/sparse_mla.kernel.h"
 #include "kernels/swiglu.kernel.h"
 #include "kernels/tile_grouped_matmul.kernel.h"
@@ -50,7 +57,9 @@ auto pointers(const CombineParams& p) { return list(p.out, p.y, p.inverse, p.wei
 auto pointers(const CopyRowsParams& p) { return list(p.to, p.from, p.source_rows); }
 auto pointers(const EmbedParams& p) { return list(p.out, p.token_ids, p.table.data); }
 auto pointers(const ExpandedMlaParams& p) { return list(p.out, p.q, p.kv, p.k_pe, p.positions, p.indices); }
+auto pointers(const FillRandomParams& p) { return list(p.data); }
 auto pointers(const GroupedMatmulParams& p) { return list(p.y, p.x, p.order, p.offsets, p.weights); }
+auto pointers(const HeadMatmulParams& p) { return list(p.y, p.x, p.w.data, p.w.scale); }
 auto pointers(const IndexKeyStoreParams& p) { return list(p.cache, p.keys, p.slots); }
 auto pointers(const IndexScoresParams& p) {
   return list(p.scores, p.q, p.weights, p.cache, p.where.page_table, p.where.seq_of_token, p.where.positions);
@@ -62,9 +71,21 @@ auto pointers(const MatmulParams& p) { return list(p.y, p.x, p.w.data, p.w.scale
 auto pointers(const MatmulTransposedParams& p) { return list(p.y, p.x, p.w.data, p.w.scale); }
 auto pointers(const PermuteParams& p) { return list(p.order, p.inverse, p.offsets, p.experts); }
 auto pointers(const RmsNormParams& p) { return list(p.y, p.x, p.weight); }
-auto pointers(const RopeParams& p) { return list(p.x, p.cos_sin); }
+auto pointers(const RopeParams& p) { return list(p.x, p.cos_sin, p.copy); }
+auto pointers(const QkvPrepareParams& p) {
+  return list(p.q_norm.y, p.q_norm.x, p.q_norm.weight, p.kv_norm.x, p.kv_norm.weight, p.k_rope.cos_sin, p.latent_store.cache,
+              p.latent_store.k_pe, p.latent_store.slots, p.index_norm.weight, p.index_norm.bias, p.index_rope.x, p.index_rope.cos_sin,
+              p.index_store.cache, p.index_store.keys, p.index_store.slots);
+}
 auto pointers(const RopeTableParams& p) { return list(p.cos_sin, p.positions, p.inv_freq); }
 auto pointers(const RouterParams& p) { return list(p.experts, p.weights, p.logits, p.bias); }
+auto pointers(const AdjustRowsParams& p) { return list(p.logits, p.before, p.results, p.rows, p.changes, p.token_ids, p.masks); }
+auto pointers(const ExtendListsParams& p) { return list(p.to, p.from, p.sources, p.positions); }
+auto pointers(const KeepDraftsParams& p) { return list(p.drafted, p.results, p.places); }
+auto pointers(const MoveRowsParams& p) { return list(p.to, p.targets, p.from, p.kept, p.sources); }
+auto pointers(const TakeDraftsParams& p) { return list(p.token_ids, p.drafted, p.places); }
+auto pointers(const LogprobRowsParams& p) { return list(p.results, p.top, p.logits, p.rows); }
+auto pointers(const SampleRowsParams& p) { return list(p.results, p.logits, p.rows, p.changes, p.token_ids, p.before); }
 auto pointers(const SparseMlaParams& p) {
   return list(p.out, p.q, p.cache, p.indices, p.where.page_table, p.where.seq_of_token, p.where.positions);
 }

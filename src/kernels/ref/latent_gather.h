@@ -1,7 +1,7 @@
 // Reference of latent_gather: latent and rotated part of each position together, (num_keys, latent_dim + rope_dim).
 #pragma once
 
-#include "kernels/ref/numbers.h"
+#include "kernels/ref/latent_rows.h"
 
 namespace ingot::kernels::ref {
 
@@ -10,7 +10,7 @@ inline std::vector<double> latent_gather(const LatentGatherParams& p) {
   const int64_t dim = p.latent_dim + p.rope_dim;
   for (int64_t i = 0; i < p.num_keys; ++i) {
     const int64_t slot = int64_t{p.pages[i / p.page_size]} * p.page_size + i % p.page_size;
-    for (int64_t d = 0; d < dim; ++d) out.push_back(number(p.cache, p.cache_dtype, slot * dim + d));
+    for (int64_t d = 0; d < dim; ++d) out.push_back(latent_number(p.cache, p.cache_format, p.latent_dim, p.rope_dim, slot, d));
   }
   return out;
 }

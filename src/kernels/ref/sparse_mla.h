@@ -1,7 +1,7 @@
 // Reference of sparse_mla: (T, heads, latent_dim). A token with no key at all gives zeros.
 #pragma once
 
-#include "kernels/ref/numbers.h"
+#include "kernels/ref/latent_rows.h"
 #include "kernels/ref/softmax.h"
 
 namespace ingot::kernels::ref {
@@ -9,6 +9,7 @@ namespace ingot::kernels::ref {
 inline std::vector<double> sparse_mla(const SparseMlaParams& p) {
   std::vector<double> out;
   const int64_t dim = p.latent_dim + p.rope_dim;
+  const auto cached = [&](int64_t slot, int64_t i) { return latent_number(p.cache, p.cache_format, p.latent_dim, p.rope_dim, slot, i); };
   for (int64_t t = 0; t < p.num_tokens; ++t) {
     std::vector<int64_t> slots;
     for (int64_t j = 0; j < (p.indices == nullptr ? p.where.positions[t] + 1 : p.topk); ++j) {
@@ -21,13 +22,13 @@ inline std::vector<double> sparse_mla(const SparseMlaParams& p) {
       std::vector<double> scores;
       for (const int64_t slot : slots) {
         double dot = 0.0;
-        for (int64_t i = 0; i < dim; ++i) dot += p.q[(t * p.heads + h) * dim + i] * number(p.cache, p.cache_dtype, slot * dim + i);
+        for (int64_t i = 0; i < dim; ++i) dot += p.q[(t * p.heads + h) * dim + i] * cached(slot, i);
         scores.push_back(p.scale * dot);
       }
       const std::vector<double> weights = softmax(scores);
       for (int64_t d = 0; d < p.latent_dim; ++d) {
         double sum = 0.0;
-        for (size_t j = 0; j < slots.size(); ++j) sum += weights[j] * number(p.cache, p.cache_dtype, slots[j] * dim + d);
+        for (size_t j = 0; j < slots.size(); ++j) sum += weights[j] * cached(slots[j], d);
         out.push_back(sum);
       }
     }

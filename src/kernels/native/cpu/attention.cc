@@ -108,7 +108,7 @@ void attend(const SparseMlaParams& p, const QueryGroup& group) {
   constexpr bool kDirect = !std::is_void_v<Key>;
   const int64_t dim = p.latent_dim + p.rope_dim;
   const int64_t stride = (dim + 7) / 8 * 8;  // rows of a scratch block start on a vector
-  const size_t row_bytes = static_cast<size_t>(dim) * tensor::dtype_bytes(p.cache_dtype);
+  const int64_t row_bytes = tensor::latent_row_bytes(p.cache_format, p.latent_dim, p.rope_dim);
   const int64_t seq = p.where.seq_of_token[group.t_begin];
   const int32_t* list = p.indices ? p.indices + group.t_begin * p.topk : nullptr;
   const auto* cache = static_cast<const uint8_t*>(p.cache);
@@ -145,7 +145,7 @@ void attend(const SparseMlaParams& p, const QueryGroup& group) {
       });
     } else {
       const auto widen = [&](int64_t j, int64_t slot) {
-        unpack_row(cache + static_cast<size_t>(slot) * row_bytes, p.cache_dtype, dim, keys + j * stride);
+        unpack_latent(cache + slot * row_bytes, p.cache_format, p.latent_dim, p.rope_dim, keys + j * stride);
       };
       constexpr int64_t kAtOnce = 16;  // keys that are still in L1 when their products are taken
       for (int64_t at = 0; at < count; at += kAtOnce) {
@@ -223,7 +223,7 @@ void sparse_mla(ThreadPool& pool, const SparseMlaParams& p) {
   pool.parallel_for(std::ssize(groups), 1, [&, tasks](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const bool few = p.indices == nullptr && rows_of(tasks[i]) * (tasks[i].h_end - tasks[i].h_begin) <= kDirectQueries;
-      if (few && p.cache_dtype == tensor::DType::bf16)
+      if (few && p.cache_format == LatentFormat::bf16)
         attend<uint16_t>(p, tasks[i]);
       else
         attend<void>(p, tasks[i]);

@@ -19,16 +19,22 @@ constexpr int64_t kInlineWork = 30000;  // multiply-adds (about 1 us) under whic
 struct Task {
   int64_t product;  // which of the products of the call
   const WeightView* w;
-  int64_t n_begin, n_end;  // rows of w
-  int64_t m_begin, m_end;  // rows of x and y
+  int64_t n_begin, n_end;       // rows of w
+  int64_t m_begin, m_end;       // rows of x and y
+  int64_t part = 0, parts = 1;  // of these rows of w, as dot_stream cuts them
 };
+
+// Whether so few rows are multiplied that the weights are read as they lie in memory.
+bool streams(const WeightView& w, int64_t rows) {
+  return rows <= kStreamRows && (w.format == WeightFormat::f32 || w.format == WeightFormat::bf16);
+}
 
 template <class RowOfX, class RowOfY>
 void run_task(const Task& t, const RowOfX& x, const RowOfY& y, Write first_write) {
   const WeightView& w = *t.w;
   const int64_t rows = t.m_end - t.m_begin;
-  const bool is_f32 = w.format == WeightFormat::f32, is_bf16 = w.format == WeightFormat::bf16;
-  const bool stream = rows <= kStreamRows && (is_f32 || is_bf16);
+  const bool is_f32 = w.format == WeightFormat::f32;
+  const bool stream = streams(w, rows);
   const int64_t step = stream ? t.n_end - t.n_begin : kBlockN;
   for (int64_t n = t.n_begin; n < t.n_end; n += step) {
     const int64_t count = std::min(step, t.n_end - n);
@@ -40,9 +46,9 @@ void run_task(const Task& t, const RowOfX& x, const RowOfY& y, Write first_write
       const auto* as_f32 = reinterpret_cast<const float*>(w.data) + n * w.cols + k;
       const auto* as_bf16 = reinterpret_cast<const uint16_t*>(w.data) + n * w.cols + k;
       if (stream && is_f32) {
-        dot_stream(x_row, as_f32, w.cols, rows, count, depth, y_row, write);
+        dot_stream(x_row, as_f32, w.cols, rows, count, depth, y_row, write, t.part, t.parts);
       } else if (stream) {
-        dot_stream(x_row, as_bf16, w.cols, rows, count, depth, y_row, write);
+        dot_stream(x_row, as_bf16, w.cols, rows, count, depth, y_row, write, t.part, t.parts);
       } else if (is_f32) {
         dot_rows(x_row, as_f32, w.cols, rows, count, depth, y_row, write);
       } else {
@@ -55,30 +61,43 @@ void run_task(const Task& t, const RowOfX& x, const RowOfY& y, Write first_write
 }
 
 // The tasks of one call. A task is a share of the whole call's multiply-adds that leaves enough tasks for balance, but not so many
-// that handing them out shows. The vector keeps its size between calls.
+// that handing them out shows. The pool gives neighbouring tasks to the same thread. The vector keeps its size between calls.
 class TaskList {
  public:
-  // A product's tasks are a multiple of `multiple`, if there are more: a single product then falls evenly on the threads. Several
-  // even each other out.
-  TaskList(std::vector<Task>& tasks, int64_t work, int threads, int64_t multiple)
-      : tasks_(tasks), share_(std::max<int64_t>(1, work / (4 * threads))), multiple_(multiple) {
+  TaskList(std::vector<Task>& tasks, int64_t work, int threads, bool single)
+      : tasks_(tasks), share_(std::max<int64_t>(1, work / (4 * threads))), threads_(threads), single_(single) {
     tasks_.clear();
   }
   // All of w for the rows [m_begin, m_end) of a product.
   void add(int64_t product, const WeightView& w, int64_t m_begin, int64_t m_end) {
     for (int64_t m = m_begin; m < m_end; m += kChunkM) {
       const int64_t end = std::min(m_end, m + kChunkM);
-      int64_t parts = std::max<int64_t>(1, std::min((end - m) * w.rows * w.cols / share_, w.rows / kMinTaskN));
-      if (parts > multiple_) parts = parts / multiple_ * multiple_;
-      const int64_t step = ((w.rows + parts - 1) / parts + 7) / 8 * 8;
-      for (int64_t n = 0; n < w.rows; n += step) tasks_.push_back({product, &w, n, std::min(w.rows, n + step), m, end});
+      const int64_t parts = std::clamp<int64_t>((end - m) * w.rows * w.cols / share_, 1, std::max<int64_t>(1, w.rows / kMinTaskN));
+      // Of a single product each thread has a block of its own, and the tasks fall evenly on them. Several even each other out.
+      const int64_t blocks = single_ && parts >= threads_ ? threads_ : 1;
+      if (streams(w, end - m)) {
+        cut(w.rows, blocks, [&](int64_t n, int64_t n_end) {
+          const int64_t slices = std::max<int64_t>(1, parts / blocks);
+          for (int64_t i = 0; i < slices; ++i) tasks_.push_back({product, &w, n, n_end, m, end, i, slices});
+        });
+      } else {
+        cut(w.rows, parts / blocks * blocks, [&](int64_t n, int64_t n_end) { tasks_.push_back({product, &w, n, n_end, m, end}); });
+      }
     }
   }
 
  private:
+  // Calls f(begin, end) for so many pieces of `rows` rows of w, of whole eights where possible.
+  template <class F>
+  static void cut(int64_t rows, int64_t pieces, const F& f) {
+    const int64_t step = ((rows + pieces - 1) / pieces + 7) / 8 * 8;
+    for (int64_t n = 0; n < rows; n += step) f(n, std::min(rows, n + step));
+  }
+
   std::vector<Task>& tasks_;
   int64_t share_;
-  int64_t multiple_;
+  int64_t threads_;
+  bool single_;
 };
 
 // Calls body(task) for all of `tasks`, on the pool when there is enough to do. `tasks` may be thread_local: it is not named in the loop.
@@ -99,7 +118,7 @@ void matmul(ThreadPool& pool, std::span<const MatmulParams> products) {
   thread_local std::vector<Task> tasks;
   int64_t work = 0;
   for (const MatmulParams& p : products) work += p.rows * p.w.rows * p.w.cols;
-  TaskList list(tasks, work, pool.num_threads(), products.size() == 1 ? pool.num_threads() : 1);
+  TaskList list(tasks, work, pool.num_threads(), products.size() == 1);
   for (size_t i = 0; i < products.size(); ++i) list.add(static_cast<int64_t>(i), products[i].w, 0, products[i].rows);
   run_tasks(pool, tasks, work, [products](const Task& t) {
     const MatmulParams& p = products[static_cast<size_t>(t.product)];
@@ -113,10 +132,13 @@ void grouped_matmul(ThreadPool& pool, std::span<const GroupedMatmulParams> produ
   thread_local std::vector<Task> tasks;
   int64_t work = 0;
   for (const GroupedMatmulParams& p : products) work += p.num_rows * p.n * p.weights[0].cols;
-  TaskList list(tasks, work, pool.num_threads(), 1);
-  for (size_t i = 0; i < products.size(); ++i) {
-    const GroupedMatmulParams& p = products[i];
-    for (int64_t e = 0; e < p.num_experts; ++e) list.add(static_cast<int64_t>(i), p.weights[e], p.offsets[e], p.offsets[e + 1]);
+  TaskList list(tasks, work, pool.num_threads(), false);
+  // By expert: what the products of an expert give is then in the cache of one core for whoever goes on with these rows.
+  for (int64_t e = 0; e < products[0].num_experts; ++e) {
+    for (size_t i = 0; i < products.size(); ++i) {
+      const GroupedMatmulParams& p = products[i];
+      list.add(static_cast<int64_t>(i), p.weights[e], p.offsets[e], p.offsets[e + 1]);
+    }
   }
   run_tasks(pool, tasks, work, [products](const Task& t) {
     const GroupedMatmulParams& p = products[static_cast<size_t>(t.product)];

@@ -12,7 +12,8 @@ namespace {
 // Runs body(row) for all rows, on the pool when there is enough to do: `row_cost` is about the nanoseconds of one row.
 template <class Body>
 void for_rows(ThreadPool& pool, int64_t rows, int64_t row_cost, const Body& body) {
-  constexpr int64_t kTaskNs = 4000;  // several times the cost of handing out a task
+  // A few times the cost of handing out a task. Fetching rows that another core wrote takes far longer than the arithmetic.
+  constexpr int64_t kTaskNs = 800;
   const int64_t grain = std::max<int64_t>(1, kTaskNs / std::max<int64_t>(1, row_cost));
   const auto run = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) body(r);

@@ -12,6 +12,7 @@ namespace ingot::kernels::native {
 namespace {
 
 using tensor::DType;
+using tensor::LatentFormat;
 using tensor::WeightFormat;
 using tensor::WeightView;
 
@@ -97,6 +98,25 @@ void unpack_row(const void* src, DType dtype, int64_t count, float* dst) {
     case DType::f8_e4m3: widen_scaled_e4m3(static_cast<const uint8_t*>(src), count, 1.0f, dst); return;
     default: INGOT_CHECK(false, "cache type {} has no rows to read", tensor::dtype_name(dtype));
   }
+}
+
+void unpack_latent(const void* src, LatentFormat format, int64_t latent_dim, int64_t rope_dim, float* dst) {
+  switch (format) {
+    case LatentFormat::f32: return unpack_row(src, DType::f32, latent_dim + rope_dim, dst);
+    case LatentFormat::bf16: return unpack_row(src, DType::bf16, latent_dim + rope_dim, dst);
+    case LatentFormat::fp8: return unpack_row(src, DType::f8_e4m3, latent_dim + rope_dim, dst);
+    case LatentFormat::fp8_scaled: break;
+  }
+  const auto* row = static_cast<const uint8_t*>(src);
+  const uint8_t* scales = row + latent_dim;
+  const int64_t groups = tensor::latent_groups(latent_dim);
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t first = group * tensor::kLatentGroup;
+    float scale;
+    std::memcpy(&scale, scales + 4 * group, sizeof scale);
+    widen_scaled_e4m3(row + first, std::min(tensor::kLatentGroup, latent_dim - first), scale, dst + first);
+  }
+  widen_bf16(reinterpret_cast<const uint16_t*>(scales + 4 * groups), rope_dim, dst + latent_dim);
 }
 
 float* scratch(Scratch slot, int64_t floats) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tensor/dtype.h"
+#include "tensor/latent_format.h"
 #include "tensor/weight_view.h"
 
 namespace ingot::kernels::native {
@@ -15,6 +16,9 @@ void unpack_weight(const tensor::WeightView& w, int64_t row, int64_t rows, int64
 
 // dst[0..count) = src[0..count) of type f32, bf16 or f8_e4m3.
 void unpack_row(const void* src, tensor::DType dtype, int64_t count, float* dst);
+
+// dst[0..latent_dim + rope_dim) = the numbers of a row of the latent cache.
+void unpack_latent(const void* src, tensor::LatentFormat format, int64_t latent_dim, int64_t rope_dim, float* dst);
 
 // A buffer of at least `floats` f32, 64-byte aligned, owned by the calling thread; `slot` tells buffers in use at once apart.
 // It keeps its size between calls, so that a step allocates nothing once it is warm. Contents are unspecified.

@@ -1,0 +1,11 @@
+# XGrammar::xgrammar: the library that tools/setup_xgrammar.sh fetched and built into .deps, once for every preset (it is not instrumented).
+set(INGOT_XGRAMMAR ${CMAKE_CURRENT_LIST_DIR}/../.deps/xgrammar-0.2.9)
+cmake_path(NORMAL_PATH INGOT_XGRAMMAR)
+if(NOT EXISTS ${INGOT_XGRAMMAR}/lib/libxgrammar.a)
+  message(FATAL_ERROR "XGrammar is not there: ${INGOT_XGRAMMAR}/lib/libxgrammar.a. Run tools/setup.sh, which fetches and builds it once.")
+endif()
+find_package(Threads REQUIRED)
+add_library(XGrammar::xgrammar STATIC IMPORTED)
+set_target_properties(XGrammar::xgrammar PROPERTIES IMPORTED_LOCATION ${INGOT_XGRAMMAR}/lib/libxgrammar.a)
+target_include_directories(XGrammar::xgrammar SYSTEM INTERFACE ${INGOT_XGRAMMAR}/include)
+target_link_libraries(XGrammar::xgrammar INTERFACE Threads::Threads)
