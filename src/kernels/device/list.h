@@ -63,15 +63,24 @@
   NATIVE(Sm90StreamDenseMxfp4, "stream_matmul.cu")                   \
   NATIVE(Sm90StreamDenseFp8, "stream_matmul.cu")                     \
   NATIVE(Sm90StreamDenseBf16, "stream_matmul.cu")                    \
+  NATIVE(Sm90StreamDenseMxfp4Several, "stream_matmul.cu")            \
+  NATIVE(Sm90StreamDenseFp8Several, "stream_matmul.cu")              \
+  NATIVE(Sm90StreamDenseBf16Several, "stream_matmul.cu")             \
   NATIVE(Sm90StreamHeadsMxfp4, "stream_matmul.cu")                   \
   NATIVE(Sm90StreamHeadsFp8, "stream_matmul.cu")                     \
   NATIVE(Sm90StreamHeadsBf16, "stream_matmul.cu")                    \
+  NATIVE(Sm90StreamHeadsMxfp4Several, "stream_matmul.cu")            \
+  NATIVE(Sm90StreamHeadsFp8Several, "stream_matmul.cu")              \
+  NATIVE(Sm90StreamHeadsBf16Several, "stream_matmul.cu")             \
   NATIVE(Sm90StreamDenseMxfp4Many, "stream_team.cu")                 \
   NATIVE(Sm90StreamDenseFp8Many, "stream_team.cu")                   \
   NATIVE(Sm90StreamDenseBf16Many, "stream_team.cu")                  \
   NATIVE(Sm90StreamHeadsTransposedMxfp4, "stream_transposed.cu")     \
   NATIVE(Sm90StreamHeadsTransposedFp8, "stream_transposed.cu")       \
   NATIVE(Sm90StreamHeadsTransposedBf16, "stream_transposed.cu")      \
+  NATIVE(Sm90StreamHeadsTransposedMxfp4Several, "stream_transposed.cu")\
+  NATIVE(Sm90StreamHeadsTransposedFp8Several, "stream_transposed.cu")\
+  NATIVE(Sm90StreamHeadsTransposedBf16Several, "stream_transposed.cu")\
   NATIVE(Sm90RoundRows, "wide_matmul.cu")                            \
   NATIVE(Sm90CombineRounded, "wide_matmul.cu")                       \
   NATIVE(Sm90WideMatmulMxfp4, "wide_matmul.cu")                      \

@@ -5,25 +5,29 @@ namespace ingot::kernels::sm90 {
 
 extern __shared__ uint4 stream_shared[];
 
-template <class Work, class F, int kTiles, class Params>
+template <class Work, class F, int kTiles, int kColumns, class Params>
 SM90_FN void stream(const Params& p, int slices) {
-  const Work work{p, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), kStreamRows}};
-  StreamBody<Work, F, kTiles>(work, shared_address(stream_shared), slices).run();
+  const Work work{p, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), kColumns * kStreamRows}};
+  StreamBody<Work, F, kTiles, kColumns>(work, shared_address(stream_shared), slices).run();
 }
 
 }  // namespace ingot::kernels::sm90
 
-// The kernels, a line each: name, work, params, slices, format, tiles of 16 rows at once.
-#define STREAM_KERNEL(NAME, WORK, PARAMS, SLICES, FORMAT, TILES)                           \
+// The kernels, a line each: name, work, params, slices, format, tiles of 16 rows at once, groups of eight rows of x.
+#define STREAM_KERNEL(NAME, WORK, PARAMS, SLICES, FORMAT, TILES, COLUMNS)                  \
   extern "C" __global__ void __launch_bounds__(ingot::kernels::sm90::kStreamWarps * 32, 1) \
       ingot_Sm90Stream##NAME(const __grid_constant__ ingot::kernels::sm90::PARAMS p) {     \
     using namespace ingot::kernels::sm90;                                                  \
-    stream<WORK, FORMAT, TILES>(p, SLICES);                                                \
+    stream<WORK, FORMAT, TILES, COLUMNS>(p, SLICES);                                       \
   }
 #define STREAM_GROUPED(NAME, GATED, FORMAT, TILES) \
-  STREAM_KERNEL(NAME, StreamGroupedWork<GATED>, StreamGroupedParams, stream_slices_grouped(FORMAT::kFormat, p.k), FORMAT, TILES)
-#define STREAM_DENSE(NAME, FORMAT) STREAM_KERNEL(NAME, StreamDenseWork, StreamDenseParams, p.slices, FORMAT, 1)
-#define STREAM_HEADS(NAME, FORMAT) STREAM_KERNEL(NAME, StreamHeadsWork, StreamHeadsParams, p.slices, FORMAT, 1)
+  STREAM_KERNEL(NAME, StreamGroupedWork<GATED>, StreamGroupedParams, stream_slices_grouped(FORMAT::kFormat, p.k), FORMAT, TILES, 1)
+#define STREAM_DENSE(NAME, FORMAT)                                                \
+  STREAM_KERNEL(NAME, StreamDenseWork, StreamDenseParams, p.slices, FORMAT, 1, 1) \
+  STREAM_KERNEL(NAME##Several, StreamDenseWork, StreamDenseParams, p.slices, FORMAT, 1, kStreamSeveralRows / kStreamRows)
+#define STREAM_HEADS(NAME, FORMAT)                                                \
+  STREAM_KERNEL(NAME, StreamHeadsWork, StreamHeadsParams, p.slices, FORMAT, 1, 1) \
+  STREAM_KERNEL(NAME##Several, StreamHeadsWork, StreamHeadsParams, p.slices, FORMAT, 1, kStreamSeveralRows / kStreamRows)
 
 STREAM_GROUPED(GroupedMxfp4, false, StreamMxfp4, 2)
 STREAM_GROUPED(GroupedFp8, false, StreamFp8, 1)

@@ -41,18 +41,21 @@ struct StreamBf16 {
 
 SM90_FN uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-// Copies the word of scales of a row and chunk, which is at `from`: four e8m0, or a float. K may end within the word.
-template <class F>
-SM90_FN void copy_scales(const uint8_t* from, int k, int chunk, uint32_t to) {
-  if (F::kChunkScales || (k % 128 == 0 && reinterpret_cast<uint64_t>(from) % 4 == 0)) {
-    copy_async_4(to, from);
-    return;
-  }
+// Copies the e8m0 scales of a row and chunk that may lie anywhere, or end with K within their word.
+SM90_FN void copy_scale_bytes(const uint8_t* from, int k, int chunk, uint32_t to) {
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) {
     if (chunk * 4 + i < k / 32) word |= static_cast<uint32_t>(from[i]) << (i * 8);
   }
   store_shared(to, word);
+}
+// The word of scales of a row and chunk, which is at `from`: four e8m0, or a float.
+template <class F>
+SM90_FN void copy_scales(const uint8_t* from, int k, int chunk, uint32_t to) {
+  if (F::kChunkScales || (k % 128 == 0 && reinterpret_cast<uint64_t>(from) % 4 == 0))
+    copy_async_4(to, from);
+  else
+    copy_scale_bytes(from, k, chunk, to);
 }
 
 // kTiles tiles of 16 rows of weights by kColumns groups of eight rows of x. `from` and `x` are the lane's addresses of the item's first
@@ -66,14 +69,14 @@ struct StreamMultiply {
     static_assert(kColumns <= kGroups);
     if constexpr (F::kFormat == WeightFormat::mxfp4) {
       uint32_t e8m0[kTiles][2];
-      bool large = false;
+      uint32_t largest = 0;
       for (int m = 0; m < kTiles; ++m) {
         for (int half = 0; half < 2; ++half) {
           e8m0[m][half] = load_shared_byte(scale + static_cast<uint32_t>((m * 2 + half) * 32 + lane));  // row g, block t
-          large |= e8m0[m][half] > kMxfp4OneFactor;
+          largest = largest > e8m0[m][half] ? largest : e8m0[m][half];
         }
       }
-      if (__any_sync(kAllLanes, large))
+      if (__any_sync(kAllLanes, largest > kMxfp4OneFactor))
         run_mxfp4<true>(from, x, e8m0, acc);
       else
         run_mxfp4<false>(from, x, e8m0, acc);

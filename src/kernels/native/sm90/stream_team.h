@@ -259,8 +259,9 @@ struct StreamTeamBody {
     for (int e = 0; e < 2; ++e) {
       const int column = group * 8 + lane % 4 * 2 + e;
       if (column >= run.count) continue;
-      work.store(unit_rows, run, unit, n, column, sum[e]);
-      work.store(unit_rows, run, unit, n + 8, column, sum[e + 2]);
+      const StreamOutputRow y = work.output_row(unit_rows, run, unit, column);
+      y.store(n, sum[e]);
+      y.store(n + 8, sum[e + 2]);
     }
   }
 };

@@ -58,14 +58,16 @@ struct TransposedMxfp4 {
 
 extern __shared__ uint4 stream_shared[];
 
-template <class F>
+// kGroups: of eight tokens, at once.
+template <class F, int kGroups>
 SM90_FN void stream_transposed(const StreamHeadsParams& p) {
   constexpr int kStep = 16, kAtOnce = 3;  // steps a warp has in registers: all of them at 192 rows a head
+  constexpr int kRows = kGroups * kStreamRows;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
   const int64_t column_groups = (p.w.cols + kTransposedColumns - 1) / kTransposedColumns;
   const int64_t head = blockIdx.x % p.heads, block = blockIdx.x / p.heads;
   const int64_t first_column = block % column_groups * kTransposedColumns, column = first_column + g * 8;
-  const int64_t token_groups = (p.rows + kTransposedRows - 1) / kTransposedRows;
+  const int64_t token_groups = (p.rows + kRows - 1) / kRows;
   const int64_t group_step = gridDim.x / (p.heads * column_groups);
 
   // Steps are aligned to 16 rows of the tensor, so that each lies in one block of scales; rows beyond the head's count as zeros.
@@ -93,19 +95,26 @@ SM90_FN void stream_transposed(const StreamHeadsParams& p) {
   wait_for_previous_kernel();
   const uint32_t sums = shared_address(stream_shared);
   for (int64_t group = block / column_groups; group < token_groups; group += group_step) {
-    float acc[4][4] = {};
+    float acc[kGroups][4][4] = {};
     for (int64_t from = first_step + warp; from < last_step; from += kAtOnce * kTransposedWarps) {
       if (!resident && (from > first_step + warp || group > block / column_groups)) load(from);
-      const int64_t token = group * kTransposedRows + g;
-      const float* x = p.x + token * p.x_token_stride + head * p.x_head_stride;
-      float numbers[kAtOnce][4];
+      uint32_t b[kGroups][kAtOnce][2];
 #pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) {
+      for (int c = 0; c < kGroups; ++c) {
+        const int64_t token = group * kRows + c * kStreamRows + g;
+        const float* x = p.x + token * p.x_token_stride + head * p.x_head_stride;
+        float numbers[kAtOnce][4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int64_t row = row_of(from + s * kTransposedWarps, j);
-          numbers[s][j] = row >= begin && row < end && token < p.rows ? x[row - begin] : 0.0f;
+        for (int s = 0; s < kAtOnce; ++s) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const int64_t row = row_of(from + s * kTransposedWarps, j);
+            numbers[s][j] = row >= begin && row < end && token < p.rows ? x[row - begin] : 0.0f;
+          }
         }
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s)
+          b[c][s][0] = pack_bf16(numbers[s][0], numbers[s][1]), b[c][s][1] = pack_bf16(numbers[s][2], numbers[s][3]);
       }
 #pragma unroll
       for (int s = 0; s < kAtOnce; ++s) {
@@ -114,7 +123,6 @@ SM90_FN void stream_transposed(const StreamHeadsParams& p) {
         uint32_t pairs[4][4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) F::bf16(raw[s][j], pairs[j]);
-        const uint32_t b0 = pack_bf16(numbers[s][0], numbers[s][1]), b1 = pack_bf16(numbers[s][2], numbers[s][3]);
         float scale = 1.0f;
         if constexpr (F::kStepScales)
           scale = reinterpret_cast<const float*>(p.w.scale)[step * kStep / 128 * ((p.w.cols + 127) / 128) + first_column / 128];
@@ -122,27 +130,34 @@ SM90_FN void stream_transposed(const StreamHeadsParams& p) {
         for (int i = 0; i < 4; ++i) {  // words' low halves are the columns of A's rows g, high ones of g + 8
           const uint32_t a[4] = {__byte_perm(pairs[0][i], pairs[1][i], 0x5410), __byte_perm(pairs[0][i], pairs[1][i], 0x7632),
                                  __byte_perm(pairs[2][i], pairs[3][i], 0x5410), __byte_perm(pairs[2][i], pairs[3][i], 0x7632)};
-          if constexpr (F::kStepScales) {
-            float part[4] = {};
-            mma_bf16(part, a, b0, b1);
-            for (int e = 0; e < 4; ++e) acc[i][e] = fmaf(scale, part[e], acc[i][e]);
-          } else {
-            mma_bf16(acc[i], a, b0, b1);
+#pragma unroll
+          for (int c = 0; c < kGroups; ++c) {
+            if constexpr (F::kStepScales) {
+              float part[4] = {};
+              mma_bf16(part, a, b[c][s][0], b[c][s][1]);
+              for (int e = 0; e < 4; ++e) acc[c][i][e] = fmaf(scale, part[e], acc[c][i][e]);
+            } else {
+              mma_bf16(acc[c][i], a, b[c][s][0], b[c][s][1]);
+            }
           }
         }
       }
     }
     __syncthreads();  // the last group's sums have been read
-    for (int i = 0; i < 4; ++i)
-      store_shared(sums + static_cast<uint32_t>(((warp * 4 + i) * 32 + lane) * 16),
-                   uint4{__float_as_uint(acc[i][0]), __float_as_uint(acc[i][1]), __float_as_uint(acc[i][2]), __float_as_uint(acc[i][3])});
+    for (int c = 0; c < kGroups; ++c) {
+      for (int i = 0; i < 4; ++i)
+        store_shared(sums + static_cast<uint32_t>((((c * kTransposedWarps + warp) * 4 + i) * 32 + lane) * 16),
+                     uint4{__float_as_uint(acc[c][i][0]), __float_as_uint(acc[c][i][1]), __float_as_uint(acc[c][i][2]),
+                           __float_as_uint(acc[c][i][3])});
+    }
     __syncthreads();
-    for (int i = thread; i < kTransposedColumns * kTransposedRows; i += kTransposedWarps * 32) {
+    for (int i = thread; i < kTransposedColumns * kRows; i += kTransposedWarps * 32) {
       const int c = i % kTransposedColumns, row = i / kTransposedColumns;
-      const int64_t token = group * kTransposedRows + row;
+      const int64_t token = group * kRows + row;
       if (token >= p.rows || first_column + c >= p.w.cols) continue;
       const int word = F::kPairStep == 4 ? c % 4 : c % 8 / 2, half = F::kPairStep == 4 ? c % 8 / 4 : c % 2;
-      const uint32_t at = sums + static_cast<uint32_t>((word * 32 + c / 8 * 4 + row / 2) * 16 + (half * 2 + row % 2) * 4);
+      const uint32_t at = sums + static_cast<uint32_t>(((row / 8 * kTransposedWarps * 4 + word) * 32 + c / 8 * 4 + row % 8 / 2) * 16 +
+                                                       (half * 2 + row % 2) * 4);
       float sum = load_shared_float(at);
       for (int w = 1; w < kTransposedWarps; ++w) sum += load_shared_float(at + static_cast<uint32_t>(w * 4 * 512));
       p.y[token * p.y_token_stride + head * p.y_head_stride + first_column + c] = sum;
@@ -152,13 +167,17 @@ SM90_FN void stream_transposed(const StreamHeadsParams& p) {
 
 }  // namespace ingot::kernels::sm90
 
-#define STREAM_TRANSPOSED(FORMAT)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(ingot::kernels::sm90::kTransposedWarps * 32)                        \
-      ingot_Sm90StreamHeadsTransposed##FORMAT(const __grid_constant__ ingot::kernels::sm90::StreamHeadsParams p) { \
-    ingot::kernels::sm90::stream_transposed<ingot::kernels::sm90::Transposed##FORMAT>(p);                          \
+#define STREAM_TRANSPOSED_KERNEL(NAME, FORMAT, GROUPS)                                                           \
+  extern "C" __global__ void __launch_bounds__(ingot::kernels::sm90::kTransposedWarps * 32)                      \
+      ingot_Sm90StreamHeadsTransposed##NAME(const __grid_constant__ ingot::kernels::sm90::StreamHeadsParams p) { \
+    ingot::kernels::sm90::stream_transposed<ingot::kernels::sm90::Transposed##FORMAT, GROUPS>(p);                \
   }
+#define STREAM_TRANSPOSED(FORMAT)             \
+  STREAM_TRANSPOSED_KERNEL(FORMAT, FORMAT, 1) \
+  STREAM_TRANSPOSED_KERNEL(FORMAT##Several, FORMAT, ingot::kernels::sm90::kStreamSeveralRows / ingot::kernels::sm90::kStreamRows)
 
 STREAM_TRANSPOSED(Mxfp4)
 STREAM_TRANSPOSED(Fp8)
 STREAM_TRANSPOSED(Bf16)
 #undef STREAM_TRANSPOSED
+#undef STREAM_TRANSPOSED_KERNEL

@@ -43,6 +43,17 @@ struct StreamRun {
   int count;       // rows, at least 1
 };
 
+// The part of a row of y that a unit has.
+struct StreamOutputRow {
+  float* y;  // at the unit's first row of w
+  int left;  // rows of w from there on
+  bool accumulate = false;
+
+  SM90_FN void store(int n, float value) const {
+    if (n < left) y[n] = accumulate ? y[n] + value : value;
+  }
+};
+
 // Which part of the launch's units one has, and how many rows of x a pass has.
 struct StreamPart {
   int index, parts, rows;
@@ -61,6 +72,7 @@ template <bool Gated>
 struct StreamGroupedWork {
   static constexpr bool kGated = Gated;
   static constexpr bool kWaitsFirst = true;  // which weights are needed is what the kernel before says
+  static constexpr bool kViewsOfRun = true;
 
   const StreamGroupedParams& p;
   StreamPart part;
@@ -109,23 +121,19 @@ struct StreamGroupedWork {
     run.end = run.begin + tiles(tile_rows);
   }
 
-  // The first row in `views` of a unit's tile.
-  SM90_FN int weights(int tile_rows, const StreamRun& run, int unit, WeightView* views) const {
+  SM90_FN void views(const StreamRun& run, WeightView* views) const {
     views[0] = p.weights[run.key];
     if (kGated) views[1] = p.ups[run.key];
-    return (unit - run.begin) * tile_rows;
   }
-  // Rows of w from the first of a unit on.
-  SM90_FN int rows_from(int tile_rows, const StreamRun& run, int unit) const {
-    return static_cast<int>(p.n) - (unit - run.begin) * tile_rows;
-  }
+  // The first row of a unit's tile in the run's views.
+  SM90_FN int first_row(int tile_rows, const StreamRun& run, int unit) const { return (unit - run.begin) * tile_rows; }
   SM90_FN const float* source(const StreamRun& run, int column) const {
     const int row = run.first_row + column;
     return p.x + (p.order != nullptr ? p.order[row] / static_cast<int>(p.rows_per_source) : row) * p.x_stride;
   }
-  SM90_FN void store(int tile_rows, const StreamRun& run, int unit, int n_in_tile, int column, float value) const {
-    const int n = (unit - run.begin) * tile_rows + n_in_tile;
-    if (n < p.n) p.y[(run.first_row + column) * p.y_stride + n] = value;
+  SM90_FN StreamOutputRow output_row(int tile_rows, const StreamRun& run, int unit, int column) const {
+    const int first = first_row(tile_rows, run, unit);
+    return {p.y + (run.first_row + column) * p.y_stride + first, static_cast<int>(p.n) - first};
   }
 };
 
@@ -133,6 +141,7 @@ struct StreamGroupedWork {
 struct StreamDenseWork {
   static constexpr bool kGated = false;
   static constexpr bool kWaitsFirst = false;
+  static constexpr bool kViewsOfRun = false;
 
   const StreamDenseParams& p;
   StreamPart part;
@@ -168,25 +177,25 @@ struct StreamDenseWork {
     for (; i + 1 < p.count && tile >= tiles(tile_rows, p.outputs[i]); ++i) tile -= tiles(tile_rows, p.outputs[i]);
     return i;
   }
+  // The view of a unit's tile, and the tile's first row in it.
   SM90_FN int weights(int tile_rows, const StreamRun& run, int unit, WeightView* views) const {
     int tile;
     const StreamDenseParams::Output& o = p.outputs[output(tile_rows, run, unit, tile)];
     views[0] = o.w;
     return tile * tile_rows;
   }
+  // Rows of w from the first of a unit on.
   SM90_FN int rows_from(int tile_rows, const StreamRun& run, int unit) const {
     int tile;
     const StreamDenseParams::Output& o = p.outputs[output(tile_rows, run, unit, tile)];
     return static_cast<int>(o.w.rows) - tile * tile_rows;
   }
   SM90_FN const float* source(const StreamRun& run, int column) const { return p.x + (run.first_row + column) * p.x_stride; }
-  SM90_FN void store(int tile_rows, const StreamRun& run, int unit, int n_in_tile, int column, float value) const {
+  SM90_FN StreamOutputRow output_row(int tile_rows, const StreamRun& run, int unit, int column) const {
     int tile;
     const StreamDenseParams::Output& o = p.outputs[output(tile_rows, run, unit, tile)];
-    const int n = tile * tile_rows + n_in_tile;
-    if (n >= o.w.rows) return;
-    float& y = o.y[(run.first_row + column) * o.y_stride + n];
-    y = p.accumulate ? y + value : value;
+    const int first = tile * tile_rows;
+    return {o.y + (run.first_row + column) * o.y_stride + first, static_cast<int>(o.w.rows) - first, p.accumulate};
   }
 };
 
@@ -194,6 +203,7 @@ struct StreamDenseWork {
 struct StreamHeadsWork {
   static constexpr bool kGated = false;
   static constexpr bool kWaitsFirst = false;
+  static constexpr bool kViewsOfRun = true;
 
   const StreamHeadsParams& p;
   StreamPart part;
@@ -216,19 +226,14 @@ struct StreamHeadsWork {
     run.end = run.begin + tiles(tile_rows);
   }
 
-  SM90_FN int weights(int tile_rows, const StreamRun& run, int unit, WeightView* views) const {
-    views[0] = p.w.row_slice(run.key * p.head_rows + p.first_row, p.n);
-    return (unit - run.begin) * tile_rows;
-  }
-  SM90_FN int rows_from(int tile_rows, const StreamRun& run, int unit) const {
-    return static_cast<int>(p.n) - (unit - run.begin) * tile_rows;
-  }
+  SM90_FN void views(const StreamRun& run, WeightView* views) const { views[0] = p.w.row_slice(run.key * p.head_rows + p.first_row, p.n); }
+  SM90_FN int first_row(int tile_rows, const StreamRun& run, int unit) const { return (unit - run.begin) * tile_rows; }
   SM90_FN const float* source(const StreamRun& run, int column) const {
     return p.x + (run.first_row + column) * p.x_token_stride + run.key * p.x_head_stride;
   }
-  SM90_FN void store(int tile_rows, const StreamRun& run, int unit, int n_in_tile, int column, float value) const {
-    const int n = (unit - run.begin) * tile_rows + n_in_tile;
-    if (n < p.n) p.y[(run.first_row + column) * p.y_token_stride + run.key * p.y_head_stride + n] = value;
+  SM90_FN StreamOutputRow output_row(int tile_rows, const StreamRun& run, int unit, int column) const {
+    const int first = first_row(tile_rows, run, unit);
+    return {p.y + (run.first_row + column) * p.y_token_stride + run.key * p.y_head_stride + first, static_cast<int>(p.n) - first};
   }
 };
 
