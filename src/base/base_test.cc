@@ -111,6 +111,44 @@ TEST(FileIo, a_read_behind_the_end_and_a_full_device_are_told) {
 
 TEST(Json, key_order_is_kept) { EXPECT_EQ(parse_json(R"({"z":1,"a":2})", "x")->dump(), R"({"z":1,"a":2})"); }
 
+// Every key was compared with all before it: a body of 64,000 held a worker for half a minute.
+TEST(Json, an_object_of_many_members_is_read_in_linear_time) {
+  constexpr int kMembers = 400'000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) text += fmt::format("\"{}\":{},", i, i);
+  const auto json = parse_json(text + R"("7":"again","last":{"7":8}})", "x");
+  ASSERT_TRUE(json.has_value()) << json.error().message;
+  ASSERT_EQ(json->size(), kMembers + 1u);
+  EXPECT_EQ(json->begin().key(), "0");
+  EXPECT_EQ(std::prev(json->end())->dump(), R"({"7":8})");
+  const auto seventh = std::next(json->begin(), 7);
+  EXPECT_EQ(seventh.key(), "7");
+  EXPECT_EQ(seventh.value(), "again");
+  EXPECT_FALSE(parse_json(text + R"("399999":0})", "x", {.reject_duplicate_keys = true}).has_value());
+}
+
+// Members are found one by one in a small object and by a table in a large one.
+TEST(Json, the_last_of_equal_keys_counts_however_many_there_are) {
+  for (const int members : {1, 15, 16, 17, 40}) {
+    std::string text = "{";
+    for (int i = 0; i < members; ++i) text += fmt::format("\"k{}\":[{}],", i, i);
+    for (int i = 0; i < members; ++i) {
+      const std::string again = fmt::format("{}\"k{}\":{{\"x\":null}}}}", text, i);
+      const auto json = parse_json(again, "x");
+      ASSERT_TRUE(json.has_value()) << again;
+      ASSERT_EQ(json->size(), static_cast<size_t>(members)) << again;
+      for (int m = 0; m < members; ++m) {
+        const auto member = std::next(json->begin(), m);
+        EXPECT_EQ(member.key(), fmt::format("k{}", m));
+        EXPECT_EQ(member.value().dump(), m == i ? R"({"x":null})" : fmt::format("[{}]", m)) << again;
+      }
+      const auto refused = parse_json(again, "x", {.reject_duplicate_keys = true});
+      ASSERT_FALSE(refused.has_value());
+      EXPECT_NE(refused.error().message.find(fmt::format("duplicate key \"k{}\"", i)), std::string::npos) << refused.error().message;
+    }
+  }
+}
+
 TEST(FileMap, missing_file_and_directory_are_named) {
   auto missing = FileMap::open("/nonexistent/file");
   ASSERT_FALSE(missing);

@@ -1,13 +1,16 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace ingot {
 namespace {
 
-// Builds the document with nlohmann's own DOM builder and refuses depth and duplicates on the way.
+// Builds the document as the library's own builder does, but with limits, and finds a key of a large object in constant time: an ordered
+// object of the library looks through all members for each new one.
 class LimitedBuilder {
  public:
   using number_integer_t = Json::number_integer_t;
@@ -16,32 +19,40 @@ class LimitedBuilder {
   using string_t = Json::string_t;
   using binary_t = Json::binary_t;
 
-  LimitedBuilder(Json& root, const JsonLimits& limits) : dom_(root, false), limits_(limits) {}
+  LimitedBuilder(Json& root, const JsonLimits& limits) : root_(root), limits_(limits) {}
 
-  bool null() { return dom_.null(); }
-  bool boolean(bool value) { return dom_.boolean(value); }
-  bool number_integer(number_integer_t value) { return dom_.number_integer(value); }
-  bool number_unsigned(number_unsigned_t value) { return dom_.number_unsigned(value); }
-  bool number_float(number_float_t value, const string_t& text) { return dom_.number_float(value, text); }
-  bool string(string_t& value) { return dom_.string(value); }
-  bool binary(binary_t& value) { return dom_.binary(value); }
-  bool start_object(size_t size) { return enter() && (keys_.emplace_back(), dom_.start_object(size)); }
-  bool end_object() {
-    --depth_;
-    keys_.pop_back();
-    return dom_.end_object();
-  }
-  bool start_array(size_t size) { return enter() && dom_.start_array(size); }
-  bool end_array() {
-    --depth_;
-    return dom_.end_array();
-  }
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(number_integer_t value) { return put(value); }
+  bool number_unsigned(number_unsigned_t value) { return put(value); }
+  bool number_float(number_float_t value, const string_t&) { return put(value); }
+  bool string(string_t& value) { return put(std::move(value)); }
+  bool binary(binary_t& value) { return put(std::move(value)); }
+  bool start_object(size_t) { return enter(Json::value_t::object); }
+  bool end_object() { return leave(); }
+  bool start_array(size_t) { return enter(Json::value_t::array); }
+  bool end_array() { return leave(); }
   bool key(string_t& key) {
-    if (limits_.reject_duplicate_keys && !keys_.back().insert(key).second) {
+    Level& level = levels_.back();
+    Members& members = level.value->get_ref<Json::object_t&>();
+    if (members.size() == kSearched) {
+      for (size_t i = 0; i < members.size(); ++i) level.places.emplace(members[i].first, i);
+    }
+    size_t place = members.size();
+    if (place < kSearched) {
+      place = static_cast<size_t>(std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.first == key; }) -
+                                  members.begin());
+    } else {
+      place = level.places.emplace(key, place).first->second;
+    }
+    if (place == members.size()) {
+      members.emplace_back(std::move(key), nullptr);
+    } else if (limits_.reject_duplicate_keys) {
       error_ = fmt::format("duplicate key \"{}\"", key);
       return false;
     }
-    return dom_.key(key);
+    next_ = &members[place].second;
+    return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
     // nlohmann's text: "[json.exception.parse_error.101] parse error at line 1, column 3: syntax error ..."
@@ -54,16 +65,44 @@ class LimitedBuilder {
   const std::string& error() const { return error_; }
 
  private:
-  bool enter() {
-    if (++depth_ <= limits_.max_depth) return true;
-    error_ = fmt::format("nested deeper than {} levels", limits_.max_depth);
-    return false;
+  using Members = std::vector<Json::object_t::value_type>;  // what an ordered object is
+  static constexpr size_t kSearched = 16;                   // members that are looked through one by one
+
+  struct Level {
+    Json* value;                                     // an object or an array
+    std::unordered_map<std::string, size_t> places;  // of an object's members, once there are kSearched
+  };
+
+  // Where the next value goes.
+  Json& place() {
+    if (levels_.empty()) return root_;
+    if (Json& in = *levels_.back().value; in.is_array()) return in.get_ref<Json::array_t&>().emplace_back();
+    return *next_;
+  }
+  template <class Value>
+  bool put(Value&& value) {
+    place() = Json(std::forward<Value>(value));
+    return true;
+  }
+  bool enter(Json::value_t type) {
+    if (static_cast<int>(levels_.size()) == limits_.max_depth) {
+      error_ = fmt::format("nested deeper than {} levels", limits_.max_depth);
+      return false;
+    }
+    Json& value = place();
+    value = Json(type);
+    levels_.push_back({&value, {}});
+    return true;
+  }
+  bool leave() {
+    levels_.pop_back();
+    return true;
   }
 
-  nlohmann::detail::json_sax_dom_parser<Json> dom_;
+  Json& root_;
   const JsonLimits& limits_;
-  int depth_ = 0;
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::vector<Level> levels_;  // outermost first; a level's value stays where it is while levels above it are there
+  Json* next_ = nullptr;       // of the innermost level, an object: the member that was named last
   std::string error_;
 };
 
