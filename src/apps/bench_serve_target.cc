@@ -28,9 +28,29 @@ Result<load::Target> target_of(const BenchTargetOptions& o) {
 }
 }  // namespace
 
+Result<> check_url_or_model(const std::string& url, const std::string& model, const std::vector<std::string>& server_flags) {
+  if (url.empty() == model.empty()) return fail("give --url of a server, or --model to start one");
+  if (model.empty() && !server_flags.empty()) return fail("--server-flag goes with --model");
+  return {};
+}
+
+Result<std::unique_ptr<load::ServerProcess>> start_server(const ServeCommand& serve) {
+  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                      "serve",
+                                      serve.model,
+                                      "--host",
+                                      "127.0.0.1",
+                                      "--port",
+                                      "0",
+                                      "--request-log",
+                                      "/dev/null"};
+  if (!serve.api_key.empty()) command.insert(command.end(), {"--api-key", serve.api_key});
+  command.insert(command.end(), serve.flags.begin(), serve.flags.end());
+  return load::ServerProcess::start(command, serve.timeout_s);
+}
+
 Result<> check_target(const BenchTargetOptions& o) {
-  if (o.url.empty() == o.model.empty()) return fail("give --url of a server, or --model to start one");
-  if (o.model.empty() && !o.server_flags.empty()) return fail("--server-flag goes with --model");
+  INGOT_TRY(check_url_or_model(o.url, o.model, o.server_flags));
   if (o.model.empty() && o.tokenizer.empty())
     return fail_hint("--tokenizer FOLDER of the model that the server has", "prompts of exact token counts need the server's tokenizer");
   return {};
@@ -45,18 +65,8 @@ Result<OpenTarget> open_target(const BenchTargetOptions& o, bool recorded) {
   open.prompts = std::make_shared<const load::PromptMaker>(std::move(prompts));
   INGOT_ASSIGN(load::Target target, target_of(o));
   if (!o.model.empty()) {
-    std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string(),
-                                     "serve",
-                                     o.model,
-                                     "--host",
-                                     "127.0.0.1",
-                                     "--port",
-                                     "0",
-                                     "--request-log",
-                                     "/dev/null"};
-    if (!o.api_key.empty()) command.insert(command.end(), {"--api-key", o.api_key});
-    command.insert(command.end(), o.server_flags.begin(), o.server_flags.end());
-    INGOT_ASSIGN(open.server, load::ServerProcess::start(command, o.start_timeout_s));
+    INGOT_ASSIGN(open.server,
+                 start_server({.model = o.model, .api_key = o.api_key, .flags = o.server_flags, .timeout_s = o.start_timeout_s}));
     target.url = open.server->url();
   }
   INGOT_ASSIGN(open.runner, load::LoadRunner::create(std::move(target), open.prompts));

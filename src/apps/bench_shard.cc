@@ -3,20 +3,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "apps/bench_shard_check.h"
-#include "apps/bench_shard_load.h"
-#include "apps/bench_shard_times.h"
+#include "apps/bench_step_load.h"
+#include "apps/bench_step_roofs.h"
+#include "apps/bench_step_times.h"
 #include "base/log.h"
 #include "kernels/device/device_kernels.h"
-#include "kernels/fill_random.kernel.h"
-#include "kernels/ops.h"
 #include "model/random_weights.h"
 #include "model/shard.h"
 #include "spec/known_models.h"
@@ -32,16 +28,6 @@ using tensor::WeightFormat;
 // (a sigmoid of normal logits) that is about the popularity 1 / r.
 constexpr double kZipfSkew = 0.164;
 constexpr int64_t kRowsToVerify = 6;
-constexpr int64_t kScratchBytes = int64_t{8} << 30;  // left for the steps' own arrays: experts' rows of a long prefill, scores, logits
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-Result<WeightFormat> format_of(const std::string& name) {
-  if (name == "mxfp4") return WeightFormat::mxfp4;
-  if (name == "fp8") return WeightFormat::fp8_block;
-  if (name == "bf16") return WeightFormat::bf16;
-  return fail_hint("use mxfp4, fp8 or bf16", "weights of format {} are unknown", name);
-}
 
 Result<DeviceMatmul> matmul_of(const std::string& name) {
   if (name == "f32") return DeviceMatmul::lanes;
@@ -85,20 +71,18 @@ class Bench {
       const ShardCheck check{whole_, options_.tp, weight_options_, format_, options_.context, matmul_};
       INGOT_ASSIGN(report_.checks, check_shard(check, device_, pool_));
     }
-    if (device_) INGOT_TRY(measure_roofs());
+    RoofMeter meter(device_, pool_, matmul_, options_.roofs);
+    INGOT_TRY(meter.measure());
+    report_.roofs = meter.roofs();
     const std::vector<StepShape> shapes = shapes_of(options_, config_.num_nextn_predict_layers > 0);
     if (shapes.empty()) return std::move(report_);
-    const double start = seconds();
+    const double start = seconds_now();
     INGOT_ASSIGN(const auto weights, model::RandomWeights::make(whole_, options_.tp, weight_options_, device_, pool_));
-    report_.fill_seconds = seconds() - start;
+    report_.fill_seconds = seconds_now() - start;
     report_.weight_bytes = static_cast<int64_t>(weights.bytes());
     log_info("{:.2f} GB of weights", static_cast<double>(weights.bytes()) / 1e9);
-    int64_t for_cache = int64_t{1} << 40;
-    if (device_) {
-      INGOT_ASSIGN(const gpu::MemoryInfo memory, device_->driver().memory());
-      for_cache = memory.free_bytes - std::min(kScratchBytes, memory.free_bytes / 2);
-    }
-    INGOT_ASSIGN(ShardCache cache, ShardCache::make(config_, format_, shapes, for_cache, device_, pool_));
+    INGOT_ASSIGN(const int64_t for_cache, BenchCache::affordable_bytes(device_.get()));
+    INGOT_ASSIGN(BenchCache cache, BenchCache::make(config_, format_, shapes, for_cache, device_, pool_));
     report_.cache_bytes = cache.bytes();
     if (cache.pages_are_shared())
       report_.notes.push_back(
@@ -122,9 +106,9 @@ class Bench {
                                   : options_.weights == "fp8"         ? "fp8"
                                                                       : "bf16";
     const std::string mtp = !options_.mtp_weights.empty() ? options_.mtp_weights : options_.weights == "mxfp4" ? "bf16" : options_.weights;
-    INGOT_ASSIGN(weight_options_.experts, format_of(options_.weights));
-    INGOT_ASSIGN(weight_options_.attention, format_of(attention));
-    INGOT_ASSIGN(weight_options_.mtp, format_of(mtp));
+    INGOT_ASSIGN(weight_options_.experts, weight_format_of(options_.weights));
+    INGOT_ASSIGN(weight_options_.attention, weight_format_of(attention));
+    INGOT_ASSIGN(weight_options_.mtp, weight_format_of(mtp));
     if (weight_options_.attention == WeightFormat::mxfp4) return fail_hint("use bf16 or fp8", "--attention-weights mxfp4 is not supported");
     if (options_.routing != "uniform" && options_.routing != "zipf")
       return fail_hint("use uniform or zipf", "--routing {} is unknown", options_.routing);
@@ -163,92 +147,12 @@ class Bench {
     return {};
   }
 
-  // Milliseconds that `work` takes on the device, the median of some runs after one.
-  template <class Work>
-  Result<double> time_ms(Work work) {
-    gpu::Driver& driver = device_->driver();
-    INGOT_ASSIGN(const gpu::Event from, driver.create_event(true));
-    INGOT_ASSIGN(const gpu::Event to, driver.create_event(true));
-    std::vector<double> times;
-    for (int i = 0; i < 6; ++i) {
-      device_->record(from);
-      work();
-      device_->record(to);
-      INGOT_TRY(device_->finish());
-      INGOT_ASSIGN(const float ms, driver.elapsed_ms(from, to));
-      if (i > 0) times.push_back(static_cast<double>(ms));
-    }
-    driver.destroy(from);
-    driver.destroy(to);
-    return spread_of(times).median;
-  }
-
-  Result<> measure_roofs() {
-    device_->enter();
-    const auto bytes = static_cast<size_t>(options_.roof_mb) << 20;
-    {
-      INGOT_ASSIGN(const auto from, gpu::DeviceMemory::allocate(device_, bytes));
-      INGOT_ASSIGN(const auto to, gpu::DeviceMemory::allocate(device_, bytes));
-      device_->fill(from.data(), 1, bytes);
-      INGOT_ASSIGN(const double ms, time_ms([&] { device_->copy(to.data(), from.data(), bytes); }));
-      report_.roofs.bytes_per_second = 2 * static_cast<double>(bytes) / ms * 1000;
-      report_.roofs.memory_how = fmt::format("the driver's copy of {} MB, bytes read and written", options_.roof_mb);
-    }
-    const int64_t dim = options_.roof_dim;
-    const auto count = static_cast<size_t>(dim * dim);
-    INGOT_ASSIGN(const auto x, gpu::DeviceMemory::allocate(device_, count * sizeof(float)));
-    INGOT_ASSIGN(const auto y, gpu::DeviceMemory::allocate(device_, count * sizeof(float)));
-    INGOT_ASSIGN(const auto w, gpu::DeviceMemory::allocate(device_, count * 2));
-    kernels::launch<kernels::FillRandom>(*device_, {x.data(), static_cast<int64_t>(x.bytes()), kernels::RandomKind::f32, 1, 0.0f, 1.0f});
-    kernels::launch<kernels::FillRandom>(*device_, {w.data(), static_cast<int64_t>(w.bytes()), kernels::RandomKind::bf16, 2, 0.0f, 0.01f});
-    const tensor::WeightView weight{reinterpret_cast<const uint8_t*>(w.data()), nullptr, dim, dim, 0, WeightFormat::bf16};
-    StepTimes which(device_, StepTimes::Detail::whole);
-    gpu::Stream stream{nullptr, device_.get(), matmul_, &which};
-    const auto product = [&] {
-      which.begin_step();
-      kernels::matmul(stream, {reinterpret_cast<float*>(y.data()), dim, reinterpret_cast<const float*>(x.data()), dim, weight, dim, false});
-      which.end_step();
-    };
-    INGOT_ASSIGN(const double ms, time_ms(product));
-    report_.roofs.flop_per_second = 2 * static_cast<double>(dim) * static_cast<double>(dim) * static_cast<double>(dim) / ms * 1000;
-    report_.roofs.flop_how =
-        fmt::format("our {} product of {}^3, bf16 weights", which.ops().empty() ? "" : which.ops().front().kernel, dim);
-    // shared/design/kernels.md: 782 TFLOP/s with cuBLAS, 8192^3, random data, on one of our H200s.
-    if (device_->info().name.find("H200") != std::string::npos) report_.roofs.reference_flop_per_second = 782e12;
-    return {};
-  }
-
-  gpu::OpHints hints_of(const StepShape& shape) const {
-    gpu::OpHints hints;
-    hints.distinct_experts = expected_experts(shape);
-    hints.positions = static_cast<double>(shape.context) - static_cast<double>(shape.rows_each - 1) / 2;
-    hints.rows_per_sequence = static_cast<double>(shape.rows_each);
-    return hints;
-  }
   double expected_experts(const StepShape& shape) const {
     return model::expected_distinct_experts(config_.n_routed_experts, config_.num_experts_per_tok, static_cast<double>(shape.rows()),
                                             weight_options_.routing_skew);
   }
 
-  // Calls after(ms of the call) for every timed run: `runs` of them, fewer when time is up. Two runs before are not told: the first gets
-  // the memory, the second makes the graph.
-  template <class Run, class After>
-  Result<int> repeat(Run run, After after) {
-    const double start = seconds();
-    int told = 0;
-    for (int i = 0; i < options_.runs + 2; ++i) {
-      const double before = seconds();
-      INGOT_TRY(run());
-      const double now = seconds();
-      if (i < 2) continue;
-      INGOT_TRY(after(1000 * (now - before)));
-      ++told;
-      if (now - start > options_.time_limit_s) break;
-    }
-    return told;
-  }
-
-  Result<ShardMode> measure(const model::Weights& weights, ShardCache& cache, const StepShape& shape) {
+  Result<ShardMode> measure(const model::Weights& weights, BenchCache& cache, const StepShape& shape) {
     ShardMode mode;
     mode.name = shape.name;
     mode.rows = shape.rows();
@@ -258,7 +162,7 @@ class Bench {
     const model::GlmOptions options{.device_matmul = matmul_, .graphs = options_.graphs};
     {
       INGOT_ASSIGN(const auto glm, Glm::over(weights, config_, options, device_));
-      ShardSteps steps(*glm, cache, shape, whole_.vocab_size, 11);
+      BenchSteps steps(*glm, cache, shape, whole_.vocab_size, 11);
       std::optional<StepTimes> times;
       gpu::Stream stream{&pool_};
       if (device_) stream.observer = &times.emplace(device_, StepTimes::Detail::whole);
@@ -278,7 +182,7 @@ class Bench {
         step_ms.push_back(step);
         return {};
       };
-      INGOT_ASSIGN(mode.runs, repeat(run, after));
+      INGOT_ASSIGN(mode.runs, repeat(options_.runs, options_.time_limit_s, run, after));
       mode.step_ms = spread_of(step_ms);
       mode.wall_ms = spread_of(wall_ms);
       mode.graph = glm->device_counts().replayed > 0;
@@ -288,19 +192,18 @@ class Bench {
         for (size_t e = 0; e + 1 < offsets.size(); ++e) mode.hit_experts += offsets[e + 1] > offsets[e] ? 1 : 0;
       }
     }
-    if (device_) INGOT_TRY(measure_ops(weights, cache, shape, mode));
+    INGOT_TRY(measure_ops(weights, cache, shape, mode));
     return mode;
   }
 
-  Result<> measure_ops(const model::Weights& weights, ShardCache& cache, const StepShape& shape, ShardMode& mode) {
+  Result<> measure_ops(const model::Weights& weights, BenchCache& cache, const StepShape& shape, ShardMode& mode) {
     INGOT_ASSIGN(const auto glm, Glm::over(weights, config_, {.device_matmul = matmul_, .graphs = options_.graphs}, device_));
-    ShardSteps steps(*glm, cache, shape, whole_.vocab_size, 11);
+    BenchSteps steps(*glm, cache, shape, whole_.vocab_size, 11);
     StepTimes times(device_, StepTimes::Detail::every_op);
-    times.hints = hints_of(shape);
+    times.hints = shape.hints(expected_experts(shape));
     gpu::Stream stream{&pool_};
     stream.observer = &times;
-    using Key = std::pair<std::string_view, std::string_view>;
-    std::map<Key, std::vector<double>> of_runs;  // ms of each run
+    OpTotals totals(OpTotals::Alike::kernel);
     std::vector<double> whole;
     const auto run = [&]() -> Result<> {
       times.begin_step();
@@ -309,28 +212,15 @@ class Bench {
       return {};
     };
     const auto after = [&](double) -> Result<> {
-      INGOT_ASSIGN(const std::vector<double> ms, times.op_ms());
       INGOT_ASSIGN(const double all, times.whole_ms());
       whole.push_back(all);
-      for (size_t i = 0; i < ms.size(); ++i) {
-        std::vector<double>& runs = of_runs[{times.ops()[i].op, times.ops()[i].kernel}];
-        runs.resize(whole.size());
-        runs.back() += ms[i];
-      }
-      return {};
+      return totals.add(times);
     };
-    INGOT_TRY(repeat(run, after));
+    INGOT_TRY(repeat(options_.runs, options_.time_limit_s, run, after));
     mode.ops_ms = spread_of(whole).median;
-    for (const auto& [key, runs] : of_runs) {
-      OpLine line{std::string(key.first), std::string(key.second), 0, spread_of(runs).median, 0, 0};
-      for (const StepTimes::Op& op : times.ops()) {
-        if (op.op != key.first || op.kernel != key.second) continue;
-        ++line.calls;
-        line.bytes += op.cost.bytes;
-        line.flop += op.cost.flop;
-      }
-      mode.ops.push_back(std::move(line));
-    }
+    for (const OpTotals::Total& total : totals.totals())
+      mode.ops.push_back(
+          {std::string(total.op), std::string(total.kernel), total.calls, spread_of(total.ms).median, total.bytes, total.flop});
     return {};
   }
 
@@ -389,19 +279,7 @@ int run_bench_shard(const BenchShardOptions& options) {
     json["projection"] = to_json(projection);
     text += projection_text(projection);
   }
-  if (options.json == "-") {
-    fmt::print("{}\n", json.dump(1));
-  } else {
-    fmt::print("{}", text);
-    if (!options.json.empty()) {
-      std::ofstream file(options.json);
-      file << json.dump(1) << "\n";
-      if (!file.flush()) {
-        fmt::print(stderr, "bench shard: {} cannot be written\n", options.json);
-        return 1;
-      }
-    }
-  }
+  if (const int failed = put_report("bench shard", json, text, options.json)) return failed;
   const bool passed = std::all_of(report->checks.begin(), report->checks.end(), [](const CheckLine& c) { return c.passed(); });
   return passed ? 0 : 3;
 }

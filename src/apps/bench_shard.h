@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/bench_shard_report.h"
+#include "apps/bench_step_roofs.h"
 #include "base/result.h"
 #include "gpu/accelerator.h"
 #include "spec/model_config.h"
@@ -32,9 +33,8 @@ struct BenchShardOptions {
   std::string device_matmul = "fast";  // f32, bf16 or fast
   bool graphs = true;
   bool check = false, project = false;
-  std::string json;         // a file to write; "-" for standard output, in place of the text
-  int64_t roof_mb = 1024;   // of the copy that measures the memory's roof
-  int64_t roof_dim = 8192;  // of the product that measures the other
+  std::string json;  // a file to write; "-" for standard output, in place of the text
+  RoofSizes roofs;
 };
 
 // A model of `layers` layers that has every kind of the whole one: layer 0 is dense, the rest are sparse; 0, 1 and every fourth from 5 own

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/bench_shard_load.h"
+#include "apps/bench_step_load.h"
 #include "model/shard.h"
 
 namespace ingot::apps {
@@ -65,12 +65,12 @@ Result<CheckLine> run_case(const Case& c, const ShardCheck& check, const std::sh
   };
   INGOT_ASSIGN(const auto weights, model::RandomWeights::make(whole, check.tp, options, device, pool));
   const StepShape shape{c.name, 1, c.rows, c.context == 0 ? check.context : c.context, false, false};
-  INGOT_ASSIGN(ShardCache cache, ShardCache::make(config, check.kv_format, {shape}, int64_t{1} << 40, device, pool));
+  INGOT_ASSIGN(BenchCache cache, BenchCache::make(config, check.kv_format, {shape}, int64_t{1} << 40, device, pool));
   gpu::Stream stream{&pool};
   std::vector<float> hidden[2];
   for (const gpu::DeviceMatmul matmul : {check.production, gpu::DeviceMatmul::lanes}) {
     INGOT_ASSIGN(const auto glm, model::Glm::over(weights.weights(), config, {.device_matmul = matmul, .graphs = false}, device));
-    ShardSteps steps(*glm, cache, shape, whole.vocab_size, 5);
+    BenchSteps steps(*glm, cache, shape, whole.vocab_size, 5);
     INGOT_TRY(steps.run(stream));
     hidden[matmul == gpu::DeviceMatmul::lanes ? 1 : 0] = steps.hidden();
   }

@@ -80,18 +80,11 @@ std::string mode_text(const ShardReport& report, const ShardMode& mode) {
   if (mode.expected_experts > 0)
     text += fmt::format("  experts that are sent a row: {:.1f} expected, {:.0f} in the last MoE layer\n", mode.expected_experts,
                         mode.hit_experts);
-  if (mode.ops.empty()) return text + "  operations are timed on a GPU alone\n";
-  text +=
-      fmt::format("  with an event behind every operation: {:.3f} ms ({:+.1f} %), which the lines below divide; {:.2f} GB, {:.2f} TFLOP\n",
-                  mode.ops_ms, 100 * (mode.ops_ms / mode.step_ms.median - 1), mode.bytes() / 1e9, mode.flop() / 1e12);
+  text += fmt::format("  with every operation timed: {:.3f} ms ({:+.1f} %), which the lines below divide; {:.2f} GB, {:.2f} TFLOP\n",
+                      mode.ops_ms, 100 * (mode.ops_ms / mode.step_ms.median - 1), mode.bytes() / 1e9, mode.flop() / 1e12);
   text += peer_text(report, mode);
   return text + ops_text(mode, report.roofs);
 }
-
-Json to_json(const Spread& s) { return {{"median", s.median}, {"least", s.least}, {"most", s.most}}; }
-Spread spread_of(const Json& j) { return {j.at("median"), j.at("least"), j.at("most")}; }
-
-constexpr const char* kSchema = "ingot.bench.shard";
 
 ShardReport parse(const Json& j) {
   ShardReport r;
@@ -151,13 +144,6 @@ double step_ms(const ShardReport& report, const std::string& name) {
 
 }  // namespace
 
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-double Roofs::flop_roof() const { return std::max(flop_per_second, reference_flop_per_second); }
-
 double ShardMode::bytes() const {
   double sum = 0;
   for (const OpLine& op : ops) sum += op.bytes;
@@ -177,7 +163,7 @@ double bound_ms(const OpLine& op, const Roofs& roofs) {
 }
 
 Json to_json(const ShardReport& r) {
-  Json j = {{"schema", kSchema},
+  Json j = {{"schema", kShardSchema},
             {"version", ShardReport::kVersion},
             {"run",
              {{"spec", r.spec},
@@ -237,15 +223,7 @@ Json to_json(const ShardReport& r) {
 }
 
 Result<ShardReport> shard_report_of(const Json& json) {
-  if (!json.is_object() || json.value("schema", "") != kSchema) return fail("no report of `ingot bench shard`: schema is not {}", kSchema);
-  if (json.value("version", 0) != ShardReport::kVersion)
-    return fail_hint("run the benchmark again", "the report has version {}; this program reads version {}", json.value("version", 0),
-                     ShardReport::kVersion);
-  try {
-    return parse(json);
-  } catch (const Json::exception& e) {
-    return fail("a report of `ingot bench shard` that is cut or was changed: {}", e.what());
-  }
+  return read_report(json, kShardSchema, ShardReport::kVersion, "`ingot bench shard`", parse);
 }
 
 std::string report_text(const ShardReport& r) {
@@ -255,8 +233,8 @@ std::string report_text(const ShardReport& r) {
       r.spec, r.tp, r.layers, r.model_layers, r.weights, r.attention_weights, r.mtp_weights, r.kv_dtype, r.routing, r.device_matmul,
       r.device, static_cast<double>(r.weight_bytes) / 1e9, r.fill_seconds, static_cast<double>(r.cache_bytes) / 1e9);
   if (r.roofs.bytes_per_second > 0)
-    text += fmt::format("roofs of this run: {:.3f} TB/s ({}); {:.1f} TFLOP/s bf16 ({})\n", r.roofs.bytes_per_second / 1e12,
-                        r.roofs.memory_how, r.roofs.flop_per_second / 1e12, r.roofs.flop_how);
+    text += fmt::format("roofs of this run: {:.3f} TB/s ({}); {:.1f} TFLOP/s ({})\n", r.roofs.bytes_per_second / 1e12, r.roofs.memory_how,
+                        r.roofs.flop_per_second / 1e12, r.roofs.flop_how);
   if (r.roofs.reference_flop_per_second > 0)
     text += fmt::format(
         "  bf16 with the vendor's library on this kind of GPU, measured earlier: {:.0f} TFLOP/s; fractions are of the greater\n",

@@ -6,17 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench_step_figures.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "plan/node_projection.h"
 
 namespace ingot::apps {
-
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
-// Of at least one number.
-Spread spread_of(std::vector<double> values);
 
 // All calls of one operation in one step.
 struct OpLine {
@@ -24,15 +19,6 @@ struct OpLine {
   int64_t calls = 0;
   double ms = 0;  // median over the runs
   double bytes = 0, flop = 0;
-};
-
-struct Roofs {
-  std::string memory_how, flop_how;  // what was measured
-  double bytes_per_second = 0;       // 0: not measured
-  double flop_per_second = 0;
-  double reference_flop_per_second = 0;  // of this GPU, measured earlier with the vendor's library; 0: none known
-
-  double flop_roof() const;  // the greater one
 };
 
 // A step of one shape.
@@ -44,7 +30,7 @@ struct ShardMode {
   int runs = 0;
   Spread step_ms;     // from the first kernel to the last; on the CPU as wall_ms
   Spread wall_ms;     // of the call: upload, step, logits to the host
-  double ops_ms = 0;  // of the step with an event behind every operation; 0: operations were not timed
+  double ops_ms = 0;  // of the step with every operation timed
   std::vector<OpLine> ops;
   double expected_experts = 0, hit_experts = 0;  // that are sent a row; hit: in the MoE layer that ran last
 
@@ -80,6 +66,7 @@ struct ShardReport {
 Json to_json(const ShardReport& report);
 // Errors: not such a report, or one of another version.
 Result<ShardReport> shard_report_of(const Json& json);
+inline constexpr const char* kShardSchema = "ingot.bench.shard";
 
 std::string report_text(const ShardReport& report);
 

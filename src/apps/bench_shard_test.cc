@@ -8,18 +8,12 @@
 
 #include "apps/bench_compare.h"
 #include "apps/bench_shard_check.h"
-#include "kernels/device/device_kernels.h"
+#include "support/emulated_device.h"
 
 namespace ingot::apps {
 namespace {
 
-std::shared_ptr<gpu::Accelerator> fake_device() {
-  static constexpr uint8_t kCode[] = "FAKE CODE";
-  static constexpr gpu::CodeBlob kBlobs[] = {{"sm_90a", kCode, "kernels/device/entries.cu"}, {"sm_90a", kCode, "kernels/device/tiles.cu"}};
-  auto driver = gpu::Driver::open_library("cuda", INGOT_FAKE_DEVICE);
-  EXPECT_TRUE(driver.has_value()) << driver.error().text();
-  return gpu::Accelerator::open(std::move(*driver), 0, kBlobs, kernels::device_entries()).value();
-}
+using test_support::emulated_device;
 
 BenchShardOptions tiny_options() {
   BenchShardOptions options;
@@ -32,8 +26,7 @@ BenchShardOptions tiny_options() {
   options.runs = 3;
   options.kv_dtype = "bf16";
   options.device_matmul = "f32";
-  options.roof_mb = 1;
-  options.roof_dim = 64;
+  options.roofs = {.read_mb = 4, .copy_mb = 1, .product = 64};
   return options;
 }
 
@@ -67,6 +60,13 @@ TEST(BenchShard, RunsOnTheCpu) {
     EXPECT_FALSE(mode.graph);
     EXPECT_GT(mode.hit_experts, 0);
   }
+  // By the clock, the same table that a GPU's events make.
+  const ShardMode& decode = mode_of(*report, "decode 12");
+  EXPECT_EQ(op_of(decode, "sparse_mla").calls, 3);
+  EXPECT_EQ(op_of(decode, "sparse_mla").kernel, "native");
+  EXPECT_DOUBLE_EQ(op_of(decode, "lm_head").flop, 2.0 * 12 * 256 * 128);
+  for (const OpLine& op : decode.ops) EXPECT_GT(op.ms, 0) << op.op;
+  EXPECT_GT(report->roofs.cache_bytes_per_second, 0);
   EXPECT_EQ(mode_of(*report, "decode 12").sequences, 2);
   EXPECT_EQ(mode_of(*report, "decode 1").sequences, 1);
   EXPECT_EQ(mode_of(*report, "draft 2").rows, 2);
@@ -75,7 +75,7 @@ TEST(BenchShard, RunsOnTheCpu) {
 }
 
 TEST(BenchShard, TimesEveryOperationOfAGraph) {
-  const auto report = bench_shard(tiny_options(), fake_device());
+  const auto report = bench_shard(tiny_options(), emulated_device());
   ASSERT_TRUE(report.has_value()) << report.error().text();
   const ShardMode& decode = mode_of(*report, "decode 6");
   EXPECT_TRUE(decode.graph);
@@ -121,7 +121,7 @@ TEST(BenchShard, TheCheckSeesRoundedActivationsAndNoMore) {
   options.prefill = 0;
   options.check = true;
   options.device_matmul = "bf16";
-  const auto report = bench_shard(options, fake_device());
+  const auto report = bench_shard(options, emulated_device());
   ASSERT_TRUE(report.has_value()) << report.error().text();
   ASSERT_EQ(report->checks.size(), 3u);
   for (const CheckLine& check : report->checks) {

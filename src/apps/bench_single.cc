@@ -27,8 +27,8 @@ struct Single {
   std::vector<Kind> kinds;
 };
 
-// Behind the kind's earlier requests, as if each had been sent when the one before ended: every run has a clock of its own, and rates are of
-// one stream.
+// Behind the kind's earlier requests, as if each had been sent when the one before ended: every run has a clock of its own, and rates are
+// of one stream.
 void append(Kind& kind, load::Sample s) {
   const int64_t by = kind.samples.empty() ? 0 : kind.samples.back().end_ns;
   s.sent_ns += by, s.end_ns += by;

@@ -11,25 +11,22 @@
 #include "apps/eval_set.h"
 #include "base/file_map.h"
 #include "base/log.h"
+#include "eval/task.h"
 #include "serve/model_service.h"
 
 namespace ingot::apps {
 namespace {
 
+using eval::text_of;
 using quant::Document;
 using quant::Interval;
 
 constexpr size_t kMaxFile = size_t{1} << 30;
 
-std::string string_of(const Json& line, const char* name) {
-  const auto it = line.find(name);
-  return it != line.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
 Result<std::string> render(const serve::ServedModel& model, const Json& line) {
   INGOT_ASSIGN(const serve::ChatRequest request, chat_request_of(line, model));
   // A conversation that ends with the answer is whole; any other waits for one.
-  const bool waits = request.messages.empty() || string_of(request.messages.back(), "role") != "assistant";
+  const bool waits = request.messages.empty() || text_of(request.messages.back(), "role") != "assistant";
   auto text = serve::render_chat(model, request, waits);
   if (!text) return fail("{}", text.error().message);
   return std::move(*text);
@@ -39,12 +36,12 @@ Result<std::string> document_text(const serve::ServedModel& model, const Json& l
   std::string text;
   if (line.contains("messages")) {
     INGOT_ASSIGN(text, render(model, line));
-  } else if (text = string_of(line, "prompt"); text.empty()) {
-    text = string_of(line, "text");
+  } else if (text = text_of(line, "prompt"); text.empty()) {
+    text = text_of(line, "text");
     if (text.empty()) return fail("expected `messages`, or `prompt` or `text` with a text");
   }
-  const std::string completion = string_of(line, "completion");
-  return text + (completion.empty() ? string_of(line, "bf16_output") : completion);
+  const std::string completion = text_of(line, "completion");
+  return text + (completion.empty() ? text_of(line, "bf16_output") : completion);
 }
 
 // The same ids must mean the same text, or comparing logits by id means nothing.
@@ -131,7 +128,7 @@ Result<std::vector<Document>> load_documents(const serve::ServedModel& model, co
     INGOT_ASSIGN(const std::vector<Json> lines, read_json_lines(path, limit));
     size_t cut = 0;
     for (const Json& line : lines) {
-      std::string name = string_of(line, "id");
+      std::string name = text_of(line, "id");
       if (name.empty()) name = fmt::format("document {}", documents.size() + 1);
       const auto text = document_text(model, line);
       if (!text) return fail("{}, {}: {}", path.string(), name, text.error().text());

@@ -8,23 +8,21 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <unordered_map>
 
 #include "base/file_map.h"
 #include "base/log.h"
 #include "base/queue.h"
+#include "eval/report.h"
+#include "quant/statistics.h"
 #include "serve/model_service.h"
 
 namespace ingot::apps {
 namespace {
 
+using eval::text_of;
+
 constexpr size_t kMaxFile = size_t{1} << 30;
 constexpr int64_t kPageSize = 64;
-
-std::string text_of(const Json& task, const char* name) {
-  const auto it = task.find(name);
-  return it != task.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 struct Task {
   std::string id, kind;
@@ -237,10 +235,10 @@ Result<> run(const EvalSetOptions& options) {
     fmt::print("acceptance was forced to {}: the answers mean nothing\n", *options.speculation.force_acceptance);
   if (!options.out.empty()) INGOT_TRY(write_json(options.out, results_json(options, results)));
   if (earlier) {
-    INGOT_ASSIGN(const Comparison c, compare_results(results, *earlier));
-    fmt::print("against {}: {} paired, b {} (right then, wrong now), c {} (wrong then, right now), McNemar exact p {:.4g}\n",
-               options.compare.string(), c.paired, c.lost.size(), c.won.size(), c.p);
-    fmt::print("  lost: {}\n  won: {}\n", fmt::join(c.lost, " "), fmt::join(c.won, " "));
+    INGOT_ASSIGN(const eval::PairedDifference d, compare_results(results, *earlier));
+    fmt::print("against {}: {} paired, b {} (right then, wrong now), c {} (wrong then, right now), {} p {:.4g}\n", options.compare.string(),
+               d.pairs, d.lost.size(), d.won.size(), d.test(), d.p);
+    fmt::print("  lost: {}\n  won: {}\n", fmt::join(d.lost, " "), fmt::join(d.won, " "));
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("cannot write to standard output");
   const auto cut = std::count_if(results.begin(), results.end(), [](const TaskResult& r) { return r.finish == "length"; });
@@ -283,26 +281,14 @@ Result<std::vector<Json>> read_json_lines(const std::filesystem::path& path, int
   return lines;
 }
 
-Result<Comparison> compare_results(const std::vector<TaskResult>& now, const Json& earlier) {
-  if (!earlier.is_object() || !earlier.contains("items") || !earlier["items"].is_array())
-    return fail("--compare: the file has no `items`; expected what --out writes");
-  std::unordered_map<std::string, bool> before;
-  for (const Json& item : earlier["items"]) {
-    if (!item.is_object() || !item.contains("id") || !item["id"].is_string() || !item.contains("ok") || !item["ok"].is_boolean())
-      return fail("--compare: an item without `id` and `ok`; expected what --out writes");
-    before[item["id"].get<std::string>()] = item["ok"].get<bool>();
-  }
-  Comparison c;
+Result<eval::PairedDifference> compare_results(const std::vector<TaskResult>& now, const Json& earlier) {
+  std::vector<eval::Item> items;
   for (const TaskResult& result : now) {
-    const auto it = before.find(result.id);
-    if (it == before.end()) continue;
-    ++c.paired;
-    if (it->second && !result.ok) c.lost.push_back(result.id);
-    if (!it->second && result.ok) c.won.push_back(result.id);
+    eval::Item& item = items.emplace_back();
+    item.id = result.id;
+    item.score.ok = result.ok;
   }
-  if (c.paired == 0) return fail("--compare: none of its ids is in this run");
-  c.p = quant::mcnemar_exact(static_cast<int64_t>(c.lost.size()), static_cast<int64_t>(c.won.size()));
-  return c;
+  return eval::difference_from(earlier, "--compare", items);
 }
 
 namespace {

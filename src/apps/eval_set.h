@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "eval/demo_tasks.h"
-#include "quant/statistics.h"
+#include "eval/paired.h"
 #include "serve/openai_api.h"
 #include "serve/speculation.h"
 #include "tensor/quantize.h"
@@ -63,15 +63,8 @@ struct TaskResult {
   serve::SpeculationCounts speculation;
 };
 
-// Paired with earlier results by id.
-struct Comparison {
-  int64_t paired = 0;
-  std::vector<std::string> lost;  // right before, wrong now: McNemar's b
-  std::vector<std::string> won;   // wrong before, right now: c
-  double p = 1;
-};
-// Errors: a file that is no result of `eval set`, or has none of the ids.
-Result<Comparison> compare_results(const std::vector<TaskResult>& now, const Json& earlier);
+// Paired with earlier results by id. Errors: a file that is no result of `eval set`, or has none of the ids.
+Result<eval::PairedDifference> compare_results(const std::vector<TaskResult>& now, const Json& earlier);
 
 Json results_json(const EvalSetOptions& options, const std::vector<TaskResult>& results);
 std::string results_text(const std::vector<TaskResult>& results);

@@ -26,13 +26,13 @@ std::vector<TaskResult> results(const std::vector<std::pair<std::string, bool>>&
 TEST(Compare, PairsByIdAndCountsWhatWasLostAndWon) {
   const Json earlier = results_json({}, results({{"a", true}, {"b", true}, {"c", false}, {"d", true}, {"gone", true}}));
   const auto c = compare_results(results({{"d", true}, {"c", true}, {"b", false}, {"a", false}, {"new", false}}), earlier).value();
-  EXPECT_EQ(c.paired, 4);
+  EXPECT_EQ(c.pairs, 4);
   EXPECT_THAT(c.lost, ElementsAre("b", "a"));
   EXPECT_THAT(c.won, ElementsAre("c"));
   EXPECT_DOUBLE_EQ(c.p, 1) << "2 and 1 of 3 are nothing";
-  EXPECT_FALSE(compare_results(results({{"z", true}}), earlier).has_value()) << "no id in common";
-  EXPECT_FALSE(compare_results(results({{"a", true}}), Json::parse(R"({"items": [{"id": "a"}]})")).has_value());
-  EXPECT_FALSE(compare_results(results({{"a", true}}), Json::array()).has_value());
+  EXPECT_THAT(compare_results(results({{"z", true}}), earlier).error().text(), HasSubstr("--compare: none of its ids"));
+  EXPECT_THAT(compare_results(results({{"a", true}}), Json::parse(R"({"items": [{"id": "a"}]})")).error().text(), HasSubstr("`ok`"));
+  EXPECT_THAT(compare_results(results({{"a", true}}), Json::array()).error().text(), HasSubstr("--compare: the file has no `items`"));
 }
 
 TEST(ResultsText, GroupsAndRecordedAnswers) {

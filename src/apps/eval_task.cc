@@ -25,22 +25,6 @@ namespace {
 
 constexpr size_t kMaxFile = size_t{1} << 30;
 
-Result<std::unique_ptr<load::ServerProcess>> start_server(const EvalTaskOptions& options) {
-  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(),
-                                      "serve",
-                                      options.model,
-                                      "--host",
-                                      "127.0.0.1",
-                                      "--port",
-                                      "0",
-                                      "--request-log",
-                                      "/dev/null"};
-  if (!options.api_key.empty()) command.insert(command.end(), {"--api-key", options.api_key});
-  command.insert(command.end(), options.server_flags.begin(), options.server_flags.end());
-  log_info("starting ingot serve {}", options.model);
-  return load::ServerProcess::start(command, options.start_timeout_s);
-}
-
 Result<std::filesystem::path> one_path(const EvalTaskOptions& options) {
   if (options.data.size() != 1) return fail("--data: expected one path, got {}", options.data.size());
   return options.data.front();
@@ -61,6 +45,7 @@ Result<Work> make_work(const std::string& name, const EvalTaskOptions& options) 
   }
   eval::Tau2Options& tau2 = work.tau2_options;
   INGOT_ASSIGN(tau2.data, one_path(options));
+  tau2.domain = options.domain;
   tau2.split = options.split;
   tau2.trials = options.trials;
   tau2.temperature = options.temperature;
@@ -112,8 +97,7 @@ std::string pass_text(const std::vector<eval::Item>& items, int trials) {
 }
 
 Result<> run(const std::string& name, const EvalTaskOptions& options) {
-  if (options.url.empty() == options.model.empty()) return fail("give --url of a server, or --model to start one");
-  if (options.model.empty() && !options.server_flags.empty()) return fail("--server-flag goes with --model");
+  INGOT_TRY(check_url_or_model(options.url, options.model, options.server_flags));
   INGOT_ASSIGN(const Work work, make_work(name, options));
   const eval::Task& task = work.task;
   std::optional<Json> baseline;
@@ -132,7 +116,10 @@ Result<> run(const std::string& name, const EvalTaskOptions& options) {
   ask.timeout_s = options.timeout_s;
   ask.max_retries = options.max_retries;
   if (!options.model.empty()) {
-    INGOT_ASSIGN(server, start_server(options));
+    log_info("starting ingot serve {}", options.model);
+    ServeCommand serve{.model = options.model, .api_key = options.api_key, .flags = options.server_flags};
+    serve.timeout_s = options.start_timeout_s;
+    INGOT_ASSIGN(server, start_server(serve));
     ask.url = server->url();
   }
   INGOT_ASSIGN(const auto asker, eval::Asker::create(ask));

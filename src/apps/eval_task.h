@@ -37,6 +37,7 @@ struct EvalTaskOptions {
   int repeats = 4;                                    // gpqa
   uint64_t seed = 0;                                  // gpqa
   double temperature = 0.5;                           // gpqa
+  std::string domain = "retail";                      // tau2
   std::string split = "base";                         // tau2
   int trials = 1;                                     // tau2
   std::string user = "model";                         // tau2: model, or scripted

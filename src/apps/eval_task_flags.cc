@@ -62,9 +62,10 @@ void add_eval_task_flags(CLI::App* eval, EvalTaskFlags& flags) {
 
   flags.tau2.temperature = 0;
   flags.tau2.concurrency = 8;
-  CLI::App* tau2 = add_task(eval, "tau2", "tau2-bench's retail conversations: database and words; no LLM judge",
-                            "folder: domains/retail and user_simulator", flags.tau2);
-  tau2->add_option("--split", flags.tau2.split, "base (114 tasks) or test (40)")->capture_default_str();
+  CLI::App* tau2 = add_task(eval, "tau2", "tau2-bench's conversations: databases, words, assertions; no LLM judge",
+                            "folder: domains/ and user_simulator/", flags.tau2);
+  tau2->add_option("--domain", flags.tau2.domain, "retail, airline or telecom")->capture_default_str();
+  tau2->add_option("--split", flags.tau2.split, "base (all 114, 50 or 114 tasks), or its parts train and test")->capture_default_str();
   tau2->add_option("--trials", flags.tau2.trials, "of each task, with seeds from 300 on")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

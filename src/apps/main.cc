@@ -5,11 +5,12 @@
 #include <string>
 
 #include "apps/bench_compare.h"
-#include "apps/bench_model.h"
+#include "apps/bench_kernels.h"
 #include "apps/bench_prefix_cache.h"
 #include "apps/bench_serve.h"
 #include "apps/bench_shard.h"
 #include "apps/bench_speculation.h"
+#include "apps/bench_step.h"
 #include "apps/bench_tokenizer.h"
 #include "apps/chat.h"
 #include "apps/eval_divergence.h"
@@ -107,17 +108,12 @@ int main(int argc, char** argv) {
   BenchSingleOptions bench_single;
   CLI::App* bench_single_app = bench_app->add_subcommand("single", "one request at a time on such a server: what one user sees");
   add_bench_single_flags(bench_single_app, bench_single);
-  BenchModelOptions bench_model;
-  CLI::App* bench_model_app = bench_app->add_subcommand("model", "prefill and decode, beside this machine's measured roofs");
-  bench_model_app->add_option("model", bench_model.model, "checkpoint folder")->required();
-  bench_model_app->add_option("--prompt-len", bench_model.prompt_len)->capture_default_str();
-  bench_model_app->add_option("--decode-len", bench_model.decode_len)->capture_default_str();
-  bench_model_app->add_option("--batches", bench_model.batches, "sequences that decode together")->delimiter(',')->capture_default_str();
-  bench_model_app->add_option("--chunk", bench_model.chunk, "tokens of a prefill step")->capture_default_str();
-  bench_model_app->add_option("--runs", bench_model.runs)->capture_default_str();
-  bench_model_app->add_option("--kv-cache-dtype", bench_model.kv_dtype, "bf16, fp8_e4m3, fp8_ds_mla or f32")->capture_default_str();
-  bench_model_app->add_option("--threads", bench_model.threads, "0: one per processor")->capture_default_str();
-  bench_model_app->add_flag("--json", bench_model.json, "machine-readable");
+  BenchStepOptions bench_step;
+  CLI::App* bench_step_app = bench_app->add_subcommand("step", "decode steps and prompts, beside this machine's measured roofs");
+  add_bench_step_flags(bench_step_app, bench_step);
+  BenchKernelsOptions bench_kernels;
+  CLI::App* bench_kernels_app = bench_app->add_subcommand("kernels", "every operation of a step, beside the roof that binds it");
+  add_bench_kernels_flags(bench_kernels_app, bench_kernels);
   BenchSpeculationOptions bench_speculation;
   CLI::App* bench_speculation_app = bench_app->add_subcommand("speculation", "what the MTP layer's drafts cost and earn");
   bench_speculation_app->add_option("model", bench_speculation.model, "checkpoint folder")->required();
@@ -173,7 +169,7 @@ int main(int argc, char** argv) {
   shard_app->add_option("--json", shard.json, "write the report here, too; -: to standard output, in place of the text");
   BenchCompareOptions compare;
   CLI::App* compare_app =
-      bench_app->add_subcommand("compare", "two reports of `ingot bench shard` or of `ingot bench serve`, side by side");
+      bench_app->add_subcommand("compare", "two reports side by side: of `ingot bench serve`, `single`, `step`, `kernels` or `shard`");
   compare_app->add_option("a", compare.a, "a JSON file")->required();
   compare_app->add_option("b", compare.b, "another")->required();
   BenchPrefixCacheOptions bench_prefix;
@@ -233,7 +229,8 @@ int main(int argc, char** argv) {
   if (quantize_app->parsed()) return run_quantize(quantize);
   if (bench_serve_app->parsed()) return run_bench_serve(bench_serve);
   if (bench_single_app->parsed()) return run_bench_single(bench_single);
-  if (bench_model_app->parsed()) return run_bench_model(bench_model);
+  if (bench_step_app->parsed()) return run_bench_step(bench_step);
+  if (bench_kernels_app->parsed()) return run_bench_kernels(bench_kernels);
   if (bench_speculation_app->parsed()) return run_bench_speculation(bench_speculation);
   if (shard_app->parsed()) return run_bench_shard(shard);
   if (compare_app->parsed()) return run_bench_compare(compare);

@@ -33,12 +33,6 @@ std::optional<Type> described_type(const std::string& name) {
   return std::nullopt;
 }
 
-std::string string_of(const Json& object, const char* name) {
-  if (!object.is_object()) return {};
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
 bool is_empty_string(const Json& value) { return value.is_string() && value.get_ref<const std::string&>().empty(); }
 bool may_be_left_out(const Json& allowed) { return allowed.is_array() && std::any_of(allowed.begin(), allowed.end(), is_empty_string); }
 
@@ -129,11 +123,11 @@ bool is_right_value(const Json& value, const Json& allowed, Type expected, std::
 }
 
 std::string argument_fault(const std::string& name, Json value, const Json& description, const Json& allowed) {
-  const std::string type_name = string_of(description, "type");
+  const std::string type_name = text_of(description, "type");
   const std::optional<Type> expected = described_type(type_name);
   if (!expected) return fmt::format("{}: the data describes type \"{}\"", name, type_name);
   std::optional<Type> nested;
-  if (*expected == Type::list && description.contains("items")) nested = described_type(string_of(description["items"], "type"));
+  if (*expected == Type::list && description.contains("items")) nested = described_type(text_of(description["items"], "type"));
   if (*expected == Type::floating && value.is_number_integer()) value = value.get<double>();
   const TypeCheck check = check_type(value, allowed, *expected, nested);
   if (!check.ok) return fmt::format("{}: {} is no {}", name, value.dump(), type_name);
@@ -142,7 +136,7 @@ std::string argument_fault(const std::string& name, Json value, const Json& desc
 }
 
 std::string call_fault(const Json& function, const ToolCall& call, const Json& answer) {
-  if (call.name != bfcl_called_name(string_of(function, "name"))) return fmt::format("{} was called", call.name);
+  if (call.name != bfcl_called_name(text_of(function, "name"))) return fmt::format("{} was called", call.name);
   if (!call.arguments.is_object()) return fmt::format("{}: the arguments are no JSON object", call.name);
   const Json parameters = function.value("parameters", Json::object());
   const Json descriptions = parameters.value("properties", Json::object());
@@ -172,7 +166,7 @@ std::string bfcl_fault(const Json& functions, const std::vector<ToolCall>& calls
     const auto wanted_call = ground_truth[wanted].begin();
     const std::string& name = wanted_call.key();
     const Json& answer = wanted_call.value();
-    const auto function = std::find_if(functions.begin(), functions.end(), [&](const Json& f) { return string_of(f, "name") == name; });
+    const auto function = std::find_if(functions.begin(), functions.end(), [&](const Json& f) { return text_of(f, "name") == name; });
     if (function == functions.end()) return fmt::format("{} is not described", name);
     std::string fault = "every call is taken";
     bool found = false;

@@ -10,11 +10,6 @@
 namespace ingot::eval {
 namespace {
 
-std::string text_of(const Json& task, const char* name) {
-  const auto it = task.find(name);
-  return it != task.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
 // A letter, digit or underscore, a hyphen, or a part of a character beyond ASCII.
 bool is_word_byte(char c) {
   const auto b = static_cast<unsigned char>(c);

@@ -90,7 +90,7 @@ PairedDifference paired_difference(std::span<const Pair> pairs) {
   const ClusteredMean mean = clustered_mean(differences);
   d.clusters = mean.clusters;
   const auto b = static_cast<int64_t>(d.lost.size()), c = static_cast<int64_t>(d.won.size());
-  if (d.clusters == d.pairs) {
+  if (d.is_exact()) {
     d.difference = tango_interval(b, c, d.pairs);
     d.p = quant::mcnemar_exact(b, c);
     const double n = static_cast<double>(d.pairs), differ = static_cast<double>(b + c) / n;

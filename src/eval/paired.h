@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quant/statistics.h"
@@ -31,6 +32,9 @@ struct PairedDifference {
   // The least difference that so many questions resolve, at the observed share of pairs that differ; NaN where not even all of those
   // going one way would be resolved.
   double resolvable = 0;
+
+  bool is_exact() const { return clusters == pairs; }  // which test gave p
+  std::string_view test() const { return is_exact() ? "McNemar exact" : "normal test over questions"; }
 };
 
 // Without repeats the interval is Tango's score interval (T. Tango, Statistics in Medicine 17, 1998), which holds for few pairs that differ

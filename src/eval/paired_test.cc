@@ -113,6 +113,8 @@ TEST(Paired, RepeatsOfOneQuestionAreNotIndependent) {
   }
   const auto d = paired_difference(pairs);
   EXPECT_EQ(d.clusters, 2);
+  EXPECT_EQ(d.test(), "normal test over questions");
+  EXPECT_EQ(paired_difference(std::span(pairs).first(2)).test(), "McNemar exact") << "one answer of each";
   EXPECT_DOUBLE_EQ(d.difference.value, -0.5);
   EXPECT_GT(d.p, 0.05) << "ten lost answers of one question are one";
 }

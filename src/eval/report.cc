@@ -77,7 +77,7 @@ Json difference_json(const ReportHead& head, const PairedDifference& d) {
           {"low", d.difference.low},
           {"high", d.difference.high},
           {"p", d.p},
-          {"test", d.clusters == d.pairs ? "McNemar, exact" : "normal, over questions"},
+          {"test", d.is_exact() ? "McNemar, exact" : "normal, over questions"},
           {"lost", d.lost},
           {"won", d.won},
           {"questions_to_resolve", d.questions_to_resolve ? Json(*d.questions_to_resolve) : Json()},
@@ -93,7 +93,7 @@ std::string accuracy_line(const Accuracy& a, std::string_view indent) {
 std::string difference_text(const ReportHead& head, const PairedDifference& d) {
   std::string text = fmt::format("against {}: {:+.2f} points  [{:+.2f}, {:+.2f}], {} pairs, {} lost, {} won, {} p {:.3g}\n",
                                  head.baseline.string(), 100 * d.difference.value, 100 * d.difference.low, 100 * d.difference.high, d.pairs,
-                                 d.lost.size(), d.won.size(), d.clusters == d.pairs ? "McNemar exact" : "normal test over questions", d.p);
+                                 d.lost.size(), d.won.size(), d.test(), d.p);
   const bool is_resolved = d.p < 0.05;
   if (is_resolved)
     text += "  resolved: chance alone makes so uneven a split less than once in twenty times\n";
@@ -136,23 +136,27 @@ Report make_report(const Task& task, const std::vector<Item>& items) {
   return report;
 }
 
-Result<PairedDifference> compare_with(const Json& baseline, const Task& task, const std::vector<Item>& items) {
-  if (!baseline.is_object() || !baseline.contains("items") || !baseline["items"].is_array())
-    return fail_hint("give what --out writes with .json at the end", "--baseline: the file has no `items`");
-  for (const auto& [name, value] : {std::pair("task", task.name), std::pair("rule", task.rule)})
-    if (baseline.contains(name) && baseline[name] != value)
-      return fail("--baseline: {} is {} there and \"{}\" here", name, baseline[name].dump(), value);
+Result<PairedDifference> difference_from(const Json& earlier, std::string_view flag, const std::vector<Item>& items) {
+  if (!earlier.is_object() || !earlier.contains("items") || !earlier["items"].is_array())
+    return fail_hint("give what --out wrote; of two files, the one with .json at the end", "{}: the file has no `items`", flag);
   std::unordered_map<std::string, bool> before;
-  for (const Json& item : baseline["items"]) {
+  for (const Json& item : earlier["items"]) {
     if (!item.is_object() || !item.contains("id") || !item["id"].is_string() || !item.contains("ok") || !item["ok"].is_boolean())
-      return fail("--baseline: an item without `id` and `ok`");
+      return fail("{}: an item without `id` and `ok`", flag);
     before[item["id"].get<std::string>()] = item["ok"].get<bool>();
   }
   std::vector<Pair> pairs;
   for (const Item& item : items)
     if (const auto it = before.find(item.id); it != before.end()) pairs.push_back({item.id, item.cluster, it->second, item.score.ok});
-  if (pairs.empty()) return fail("--baseline: none of its ids is in this run");
+  if (pairs.empty()) return fail("{}: none of its ids is in this run", flag);
   return paired_difference(pairs);
+}
+
+Result<PairedDifference> compare_with(const Json& baseline, const Task& task, const std::vector<Item>& items) {
+  for (const auto& [name, value] : {std::pair("task", task.name), std::pair("rule", task.rule)})
+    if (baseline.contains(name) && baseline[name] != value)
+      return fail("--baseline: {} is {} there and \"{}\" here", name, baseline[name].dump(), value);
+  return difference_from(baseline, "--baseline", items);
 }
 
 std::string baseline_warning(const Json& baseline, const Task& task, int64_t pairs) {

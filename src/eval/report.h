@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -36,7 +37,10 @@ struct Report {
 
 Report make_report(const Task& task, const std::vector<Item>& items);
 
-// Pairs by id. Errors: no result of `ingot eval`, another task or rule, or no id in common.
+// Pairs by id with the items of an earlier result. `flag`, which gave it, begins the errors: items without `id` and `ok`, or no id in
+// common.
+Result<PairedDifference> difference_from(const Json& earlier, std::string_view flag, const std::vector<Item>& items);
+// The same for --baseline. Further errors: another task or rule.
 Result<PairedDifference> compare_with(const Json& baseline, const Task& task, const std::vector<Item>& items);
 // Something about the baseline that makes the difference say less than it seems; empty: nothing.
 std::string baseline_warning(const Json& baseline, const Task& task, int64_t pairs);

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <functional>
 
 #include "eval/python_json.h"
 #include "eval/task.h"
@@ -19,20 +17,6 @@ constexpr const char* kAddress[] = {"address1", "address2", "city", "state", "co
 constexpr const char* kOrderDefaults[] = {
     "cancel_reason", "exchange_items",          "exchange_new_items", "exchange_payment_method_id", "exchange_price_difference",
     "return_items",  "return_payment_method_id"};
-
-Result<std::string> text_argument(const Json& arguments, const char* name) {
-  if (!arguments.contains(name)) return fail("missing argument '{}'", name);
-  if (!arguments[name].is_string()) return fail("argument '{}' is not a string", name);
-  return arguments[name].get<std::string>();
-}
-
-Result<Json> list_argument(const Json& arguments, const char* name) {
-  if (!arguments.contains(name)) return fail("missing argument '{}'", name);
-  const Json& list = arguments[name];
-  if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const Json& id) { return id.is_string(); }))
-    return fail("argument '{}' is not a list of strings", name);
-  return list;
-}
 
 Result<Json> address_argument(const Json& arguments) {
   Json address;
@@ -71,82 +55,26 @@ auto* find_in_order(Items& items, const Json& id) {
   return found == items.end() ? nullptr : &*found;
 }
 
-// + - * / and parentheses by recursive descent.
-class Calculator {
- public:
-  explicit Calculator(std::string_view text) : text_(text) {}
-  Result<double> value() {
-    INGOT_ASSIGN(const double result, sum());
-    if (peek() != 0) return fail("invalid syntax");
-    return result;
-  }
-
- private:
-  char peek() {
-    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  bool take(char c) {
-    if (peek() != c) return false;
-    ++at_;
-    return true;
-  }
-  Result<double> sum() {
-    INGOT_ASSIGN(double left, product());
-    for (char c = peek(); c == '+' || c == '-'; c = peek()) {
-      ++at_;
-      INGOT_ASSIGN(const double right, product());
-      left = c == '+' ? left + right : left - right;
-    }
-    return left;
-  }
-  Result<double> product() {
-    INGOT_ASSIGN(double left, factor());
-    for (char c = peek(); c == '*' || c == '/'; c = peek()) {
-      ++at_;
-      INGOT_ASSIGN(const double right, factor());
-      if (c == '/' && right == 0) return fail("division by zero");
-      left = c == '*' ? left * right : left / right;
-    }
-    return left;
-  }
-  Result<double> factor() {
-    if (++depth_ > 100) return fail("too many nested parentheses");
-    Result<double> result = fail("invalid syntax");
-    if (take('-')) {
-      result = factor();
-      if (result) result = -*result;
-    } else if (take('+')) {
-      result = factor();
-    } else if (take('(')) {
-      result = sum();
-      if (result && !take(')')) result = fail("'(' was never closed");
-    } else {
-      peek();
-      size_t end = at_;
-      while (end < text_.size() && (text_[end] == '.' || (text_[end] >= '0' && text_[end] <= '9'))) ++end;
-      const std::string number(text_.substr(at_, end - at_));
-      char* stopped = nullptr;
-      const double parsed = std::strtod(number.c_str(), &stopped);
-      if (!number.empty() && number != "." && *stopped == '\0') result = parsed;
-      at_ = end;
-    }
-    --depth_;
-    return result;
-  }
-
-  std::string_view text_;
-  size_t at_ = 0;
-  int depth_ = 0;
-};
-
 }  // namespace
 
-Result<std::string> retail_calculate(std::string_view expression) {
-  if (expression.find_first_not_of("0123456789+-*/(). ") != std::string_view::npos) return fail("Invalid characters in expression");
-  INGOT_ASSIGN(const double value, Calculator(expression).value());
-  return text::jinja::float_repr(python_round2(value));
-}
+const Tau2Tool<RetailShop> RetailShop::kTools[16] = {
+    {"calculate", "expression", &RetailShop::calculate},
+    {"cancel_pending_order", "order_id reason", &RetailShop::cancel},
+    {"exchange_delivered_order_items", "order_id item_ids new_item_ids payment_method_id", &RetailShop::exchange},
+    {"find_user_id_by_email", "email", &RetailShop::find_user_by_email},
+    {"find_user_id_by_name_zip", "first_name last_name zip", &RetailShop::find_user_by_name},
+    {"get_item_details", "item_id", &RetailShop::item_details},
+    {"get_order_details", "order_id", &RetailShop::order_details},
+    {"get_product_details", "product_id", &RetailShop::product_details},
+    {"get_user_details", "user_id", &RetailShop::user_details},
+    {"list_all_product_types", "", &RetailShop::list_products},
+    {"modify_pending_order_address", "order_id address1 address2 city state country zip", &RetailShop::modify_address},
+    {"modify_pending_order_items", "order_id item_ids new_item_ids payment_method_id", &RetailShop::modify_items},
+    {"modify_pending_order_payment", "order_id payment_method_id", &RetailShop::modify_payment},
+    {"modify_user_address", "user_id address1 address2 city state country zip", &RetailShop::modify_user_address},
+    {"return_delivered_order_items", "order_id item_ids payment_method_id", &RetailShop::return_items},
+    {"transfer_to_human_agents", "summary", &RetailShop::transfer},
+};
 
 Result<RetailShop> RetailShop::create(Json db) {
   for (const char* part : {"products", "users", "orders"})
@@ -157,12 +85,10 @@ Result<RetailShop> RetailShop::create(Json db) {
   return RetailShop(std::move(db));
 }
 
-std::string RetailShop::hash() const { return sha256_hex(python_dumps_sorted(db_)); }
+std::string RetailShop::hash(Tau2Side side) const { return side == Tau2Side::kAgent ? sha256_hex(python_dumps_sorted(db_)) : ""; }
 
-std::string RetailShop::call(const std::string& tool, const Json& arguments) {
-  const auto done = arguments.is_object() ? run(tool, arguments) : fail("the arguments are no JSON object");
-  if (!done) return "Error: " + done.error().message;
-  return done->is_string() ? done->get<std::string>() : done->dump();
+std::string RetailShop::call(Tau2Side side, const std::string& tool, const Json& arguments) {
+  return tool_text(side == Tau2Side::kAgent ? run_tool(*this, kTools, tool, arguments) : fail("Tool '{}' not found.", tool));
 }
 
 Result<Json*> RetailShop::order(const Json& arguments) {
@@ -234,8 +160,8 @@ Result<Json> RetailShop::cancel(const Json& arguments) {
 Result<Json> RetailShop::exchange(const Json& arguments) {
   INGOT_ASSIGN(Json * order, this->order(arguments));
   if ((*order)["status"] != "delivered") return fail("Non-delivered order cannot be exchanged");
-  INGOT_ASSIGN(const Json items, list_argument(arguments, "item_ids"));
-  INGOT_ASSIGN(const Json new_items, list_argument(arguments, "new_item_ids"));
+  INGOT_ASSIGN(const Json items, text_list_argument(arguments, "item_ids"));
+  INGOT_ASSIGN(const Json new_items, text_list_argument(arguments, "new_item_ids"));
   INGOT_ASSIGN(Swap swap, check_swap(*order, items, new_items, false));
   if (swap.difference.is_number_float()) swap.difference = python_round2(swap.difference.get<double>());
   INGOT_ASSIGN(const std::string method_id, text_argument(arguments, "payment_method_id"));
@@ -253,8 +179,8 @@ Result<Json> RetailShop::exchange(const Json& arguments) {
 Result<Json> RetailShop::modify_items(const Json& arguments) {
   INGOT_ASSIGN(Json * order, this->order(arguments));
   if ((*order)["status"] != "pending") return fail("Non-pending order cannot be modified");
-  INGOT_ASSIGN(const Json items, list_argument(arguments, "item_ids"));
-  INGOT_ASSIGN(const Json new_items, list_argument(arguments, "new_item_ids"));
+  INGOT_ASSIGN(const Json items, text_list_argument(arguments, "item_ids"));
+  INGOT_ASSIGN(const Json new_items, text_list_argument(arguments, "new_item_ids"));
   INGOT_ASSIGN(const Swap swap, check_swap(*order, items, new_items, true));
   INGOT_ASSIGN(const std::string method_id, text_argument(arguments, "payment_method_id"));
   INGOT_ASSIGN(Json * method, payment_method((*order)["user_id"].get<std::string>(), method_id));
@@ -304,7 +230,7 @@ Result<Json> RetailShop::return_items(const Json& arguments) {
   INGOT_ASSIGN(const Json* method, payment_method((*order)["user_id"].get<std::string>(), method_id));
   if (!is_gift_card(*method) && (*order)["payment_history"][0]["payment_method_id"] != method_id)
     return fail("Payment method should be the original payment method");
-  INGOT_ASSIGN(const Json items, list_argument(arguments, "item_ids"));
+  INGOT_ASSIGN(const Json items, text_list_argument(arguments, "item_ids"));
   if (first_missing(*order, items) != nullptr) return fail("Some item not found");
   (*order)["status"] = "return requested";
   (*order)["return_items"] = sorted(items);
@@ -328,63 +254,54 @@ Result<Json> RetailShop::find_user(const Json& arguments, bool by_email) {
   return fail("User not found");
 }
 
-Result<Json> RetailShop::find_item(const std::string& id) const {
+Result<Json> RetailShop::calculate(const Json& arguments) {
+  INGOT_ASSIGN(const std::string expression, text_argument(arguments, "expression"));
+  return tau2_calculate(expression).map([](std::string value) { return Json(std::move(value)); });
+}
+
+Result<Json> RetailShop::item_details(const Json& arguments) {
+  INGOT_ASSIGN(const std::string id, text_argument(arguments, "item_id"));
   for (const auto& [product_id, product] : db_["products"].items())
     if (const auto found = product["variants"].find(id); found != product["variants"].end()) return *found;
   return fail("Item not found");
 }
 
-Result<Json> RetailShop::run(const std::string& tool, const Json& arguments) {
-  const auto text = [&](const char* name) { return text_argument(arguments, name); };
-  if (tool == "cancel_pending_order") return cancel(arguments);
-  if (tool == "exchange_delivered_order_items") return exchange(arguments);
-  if (tool == "modify_pending_order_items") return modify_items(arguments);
-  if (tool == "modify_pending_order_payment") return modify_payment(arguments);
-  if (tool == "return_delivered_order_items") return return_items(arguments);
-  if (tool == "find_user_id_by_email") return find_user(arguments, true);
-  if (tool == "find_user_id_by_name_zip") return find_user(arguments, false);
-  if (tool == "calculate") {
-    INGOT_ASSIGN(const std::string expression, text("expression"));
-    return retail_calculate(expression).map([](std::string value) { return Json(std::move(value)); });
-  }
-  if (tool == "get_order_details") {
-    INGOT_ASSIGN(const Json* found, order(arguments));
-    return *found;
-  }
-  if (tool == "get_user_details") {
-    INGOT_ASSIGN(const std::string id, text("user_id"));
-    INGOT_ASSIGN(const Json* found, user(id));
-    return *found;
-  }
-  if (tool == "get_product_details") {
-    INGOT_ASSIGN(const std::string id, text("product_id"));
-    const auto found = db_["products"].find(id);
-    if (found == db_["products"].end()) return fail("Product not found");
-    return *found;
-  }
-  if (tool == "get_item_details") {
-    INGOT_ASSIGN(const std::string id, text("item_id"));
-    return find_item(id);
-  }
-  if (tool == "list_all_product_types") {
-    Json names = Json::object();
-    for (const auto& [id, product] : db_["products"].items()) names[product["name"].get<std::string>()] = product["product_id"];
-    return Json(python_dumps_sorted(names));
-  }
-  if (tool == "modify_pending_order_address") {
-    INGOT_ASSIGN(Json * found, order(arguments));
-    if (!is_pending(*found)) return fail("Non-pending order cannot be modified");
-    INGOT_ASSIGN((*found)["address"], address_argument(arguments));
-    return *found;
-  }
-  if (tool == "modify_user_address") {
-    INGOT_ASSIGN(const std::string id, text("user_id"));
-    INGOT_ASSIGN(Json * found, user(id));
-    INGOT_ASSIGN((*found)["address"], address_argument(arguments));
-    return *found;
-  }
-  if (tool == "transfer_to_human_agents") return Json("Transfer successful");
-  return fail("Tool '{}' not found.", tool);
+Result<Json> RetailShop::order_details(const Json& arguments) {
+  INGOT_ASSIGN(const Json* found, order(arguments));
+  return *found;
+}
+
+Result<Json> RetailShop::product_details(const Json& arguments) {
+  INGOT_ASSIGN(const std::string id, text_argument(arguments, "product_id"));
+  const auto found = db_["products"].find(id);
+  if (found == db_["products"].end()) return fail("Product not found");
+  return *found;
+}
+
+Result<Json> RetailShop::user_details(const Json& arguments) {
+  INGOT_ASSIGN(const std::string id, text_argument(arguments, "user_id"));
+  INGOT_ASSIGN(const Json* found, user(id));
+  return *found;
+}
+
+Result<Json> RetailShop::list_products(const Json&) {
+  Json names = Json::object();
+  for (const auto& [id, product] : db_["products"].items()) names[product["name"].get<std::string>()] = product["product_id"];
+  return Json(python_dumps_sorted(names));
+}
+
+Result<Json> RetailShop::modify_address(const Json& arguments) {
+  INGOT_ASSIGN(Json * found, order(arguments));
+  if (!is_pending(*found)) return fail("Non-pending order cannot be modified");
+  INGOT_ASSIGN((*found)["address"], address_argument(arguments));
+  return *found;
+}
+
+Result<Json> RetailShop::modify_user_address(const Json& arguments) {
+  INGOT_ASSIGN(const std::string id, text_argument(arguments, "user_id"));
+  INGOT_ASSIGN(Json * found, user(id));
+  INGOT_ASSIGN((*found)["address"], address_argument(arguments));
+  return *found;
 }
 
 }  // namespace ingot::eval

@@ -2,28 +2,22 @@
 // published one does, its oddities included, so that the hash of the state after the same calls is the published one.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <string_view>
-
-#include "base/json.h"
-#include "base/result.h"
+#include "eval/tau2_world.h"
 
 namespace ingot::eval {
 
-class RetailShop {
+class RetailShop : public Tau2World {
  public:
   // `db`: products, users, orders, as in the data's db.json. Errors: a part that is missing.
   static Result<RetailShop> create(Json db);
 
-  // What a call gives: text or JSON for the agent; an error is "Error: ...", and has changed nothing.
-  std::string call(const std::string& tool, const Json& arguments);
-  // SHA-256 of the state.
-  std::string hash() const;
+  std::unique_ptr<Tau2World> copy() const override { return std::make_unique<RetailShop>(*this); }
+  std::string call(Tau2Side side, const std::string& tool, const Json& arguments) override;
+  std::string hash(Tau2Side side) const override;
 
  private:
   explicit RetailShop(Json db) : db_(std::move(db)) {}
-  Result<Json> run(const std::string& tool, const Json& arguments);
+  static const Tau2Tool<RetailShop> kTools[16];
 
   Result<Json*> order(const Json& arguments);
   Result<Json*> user(const std::string& id);
@@ -35,19 +29,26 @@ class RetailShop {
     const Json* last_variant = nullptr;  // of the last pair
   };
   Result<Swap> check_swap(const Json& order, const Json& items, const Json& new_items, bool is_pending) const;
+  Result<Json> find_user(const Json& arguments, bool by_email);
 
+  Result<Json> calculate(const Json& arguments);
   Result<Json> cancel(const Json& arguments);
   Result<Json> exchange(const Json& arguments);
+  Result<Json> find_user_by_email(const Json& arguments) { return find_user(arguments, true); }
+  Result<Json> find_user_by_name(const Json& arguments) { return find_user(arguments, false); }
+  Result<Json> item_details(const Json& arguments);
+  Result<Json> list_products(const Json& arguments);
+  Result<Json> modify_address(const Json& arguments);
   Result<Json> modify_items(const Json& arguments);
   Result<Json> modify_payment(const Json& arguments);
+  Result<Json> modify_user_address(const Json& arguments);
+  Result<Json> order_details(const Json& arguments);
+  Result<Json> product_details(const Json& arguments);
   Result<Json> return_items(const Json& arguments);
-  Result<Json> find_user(const Json& arguments, bool by_email);
-  Result<Json> find_item(const std::string& id) const;
+  Result<Json> transfer(const Json&) { return Json("Transfer successful"); }
+  Result<Json> user_details(const Json& arguments);
 
   Json db_;
 };
-
-// The value of an expression of numbers, + - * / ( ) as the `calculate` tool prints it. Errors: other characters, syntax, division by 0.
-Result<std::string> retail_calculate(std::string_view expression);
 
 }  // namespace ingot::eval

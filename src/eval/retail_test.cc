@@ -23,7 +23,8 @@ TEST(Retail, GoldActionsGiveTheGoldHashOfEveryTask) {
   if (!has_data()) GTEST_SKIP() << "../shared/data is not there";
   const Json tasks = read_data("tasks.json"), gold = read_data("gold_hashes.json");
   const RetailShop shop = RetailShop::create(read_data("db.json")).value();
-  EXPECT_EQ(shop.hash(), gold["initial_db_hash"]);
+  const std::string before = shop.hash(Tau2Side::kAgent);
+  EXPECT_EQ(before, gold["initial_db_hash"]);
   ASSERT_EQ(tasks.size(), 114u);
   int changed = 0;
   size_t errors = 0, errors_there = 0;
@@ -31,10 +32,11 @@ TEST(Retail, GoldActionsGiveTheGoldHashOfEveryTask) {
     RetailShop copy = shop;
     const Json& expected = gold["tasks"][task["id"].get<std::string>()];
     for (const Json& action : task["evaluation_criteria"]["actions"])
-      errors += copy.call(action["name"], action["arguments"]).starts_with("Error: ");
+      errors += copy.call(Tau2Side::kAgent, action["name"], action["arguments"]).starts_with("Error: ");
     errors_there += expected["gold_errors"].size();
-    EXPECT_EQ(copy.hash(), expected["gold_db_hash"]) << task["id"];
-    changed += copy.hash() != shop.hash();
+    const std::string after = copy.hash(Tau2Side::kAgent);
+    EXPECT_EQ(after, expected["gold_db_hash"]) << task["id"];
+    changed += after != before;
   }
   EXPECT_GT(changed, 80) << "a shop that does nothing must not pass";
   EXPECT_EQ(errors, errors_there) << "calls that fail there fail here";
@@ -54,10 +56,10 @@ Json small_db() {
 
 TEST(Retail, RefusalsChangeNothing) {
   RetailShop shop = RetailShop::create(small_db()).value();
-  const std::string before = shop.hash();
+  const std::string before = shop.hash(Tau2Side::kAgent);
   const auto refuses = [&](const std::string& tool, const std::string& arguments, const std::string& words) {
-    EXPECT_THAT(shop.call(tool, Json::parse(arguments)), AllOf(::testing::StartsWith("Error: "), HasSubstr(words)));
-    EXPECT_EQ(shop.hash(), before) << tool;
+    EXPECT_THAT(shop.call(Tau2Side::kAgent, tool, Json::parse(arguments)), AllOf(::testing::StartsWith("Error: "), HasSubstr(words)));
+    EXPECT_EQ(shop.hash(Tau2Side::kAgent), before) << tool;
   };
   refuses("cancel_pending_order", R"({"order_id": "#1", "reason": "bored"})", "Invalid reason");
   refuses("cancel_pending_order", R"({"order_id": "#2", "reason": "no longer needed"})", "Non-pending");
@@ -75,26 +77,28 @@ TEST(Retail, RefusalsChangeNothing) {
   refuses("modify_user_address", R"({"user_id": "u", "address1": "x"})", "address2");
   refuses("get_user_details", R"({"user_id": "nobody"})", "User not found");
   refuses("fly", "{}", "fly");
+  refuses("get_user_details", R"({"user_id": "u", "with_orders": true})", "with_orders");
+  EXPECT_THAT(shop.call(Tau2Side::kUser, "get_user_details", {{"user_id", "u"}}), HasSubstr("not found"));
   refuses("calculate", R"({"expression": "__import__"})", "Invalid characters");
 }
 
 TEST(Retail, MoneyGoesBackToTheGiftCardAndRounds) {
   RetailShop shop = RetailShop::create(small_db()).value();
-  shop.call("cancel_pending_order", {{"order_id", "#1"}, {"reason", "no longer needed"}});
-  EXPECT_EQ(Json::parse(shop.call("get_user_details", {{"user_id", "u"}}))["payment_methods"]["gift"]["balance"], 11.5);
-  const Json order = Json::parse(shop.call("get_order_details", {{"order_id", "#1"}}));
+  shop.call(Tau2Side::kAgent, "cancel_pending_order", {{"order_id", "#1"}, {"reason", "no longer needed"}});
+  EXPECT_EQ(Json::parse(shop.call(Tau2Side::kAgent, "get_user_details", {{"user_id", "u"}}))["payment_methods"]["gift"]["balance"], 11.5);
+  const Json order = Json::parse(shop.call(Tau2Side::kAgent, "get_order_details", {{"order_id", "#1"}}));
   EXPECT_EQ(order["status"], "cancelled");
   EXPECT_EQ(order["payment_history"][1]["transaction_type"], "refund");
-  EXPECT_EQ(shop.call("find_user_id_by_name_zip", {{"first_name", "ann"}, {"last_name", "LEE"}, {"zip", "11111"}}), "u");
-  EXPECT_EQ(shop.call("find_user_id_by_email", {{"email", "ann@X.com"}}), "u");
-  EXPECT_EQ(shop.call("list_all_product_types", Json::object()), R"({"Lamp": "p"})");
+  EXPECT_EQ(shop.call(Tau2Side::kAgent, "find_user_id_by_name_zip", {{"first_name", "ann"}, {"last_name", "LEE"}, {"zip", "11111"}}), "u");
+  EXPECT_EQ(shop.call(Tau2Side::kAgent, "find_user_id_by_email", {{"email", "ann@X.com"}}), "u");
+  EXPECT_EQ(shop.call(Tau2Side::kAgent, "list_all_product_types", Json::object()), R"({"Lamp": "p"})");
 }
 
 TEST(Retail, CalculatesAsPythonPrints) {
-  EXPECT_EQ(retail_calculate("2 + 3 * (4 - 1)").value(), "11.0");
-  EXPECT_EQ(retail_calculate("-(1.5 - 2) / 3").value(), "0.17");
-  EXPECT_EQ(retail_calculate("200000000000000000 * 10").value(), "2e+18");
-  for (const char* bad : {"1 +", "(1", "1 2", "1..2", "1/0", "", "."}) EXPECT_FALSE(retail_calculate(bad).has_value()) << bad;
+  EXPECT_EQ(tau2_calculate("2 + 3 * (4 - 1)").value(), "11.0");
+  EXPECT_EQ(tau2_calculate("-(1.5 - 2) / 3").value(), "0.17");
+  EXPECT_EQ(tau2_calculate("200000000000000000 * 10").value(), "2e+18");
+  for (const char* bad : {"1 +", "(1", "1 2", "1..2", "1/0", "", "."}) EXPECT_FALSE(tau2_calculate(bad).has_value()) << bad;
 }
 
 TEST(PythonJson, PrintsAsPythonDoes) {

@@ -42,6 +42,13 @@ TEST(ParseAnswer, ReadsBothEndpoints) {
   EXPECT_THAT(parse_answer(Json::parse(R"({"choices": [{}]})")).error().text(), HasSubstr("message"));
 }
 
+TEST(TextOf, IsEmptyWhereThereIsNoText) {
+  const Json object = Json::parse(R"({"a": "text", "b": null, "c": 5})");
+  EXPECT_EQ(text_of(object, "a"), "text");
+  for (const char* name : {"b", "c", "d"}) EXPECT_EQ(text_of(object, name), "") << name;
+  EXPECT_EQ(text_of(Json::array({"a"}), "a"), "");
+}
+
 TEST(ItemsFile, GoesOnAfterALineThatWasCut) {
   test_support::TempDir dir;
   const auto path = dir.path() / "run.jsonl";

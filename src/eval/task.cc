@@ -19,11 +19,6 @@ const Json* member(const Json& object, const char* name) {
   return it != object.end() && !it->is_null() ? &*it : nullptr;
 }
 
-std::string text_of(const Json& object, const char* name) {
-  const Json* found = member(object, name);
-  return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 int64_t count_of(const Json& object, const char* name) {
   const Json* found = member(object, name);
   return found != nullptr && found->is_number_integer() ? found->get<int64_t>() : 0;
@@ -107,6 +102,11 @@ Result<std::vector<Json>> read_objects(const std::filesystem::path& path) {
   }));
   if (lines.empty()) return fail("{} has no questions", path.string());
   return lines;
+}
+
+std::string text_of(const Json& object, const char* name) {
+  const Json* found = member(object, name);
+  return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 Result<std::string> string_member(const Json& object, const char* name, std::string_view where) {

@@ -77,7 +77,9 @@ std::string prompts_sha256(const Task& task);
 
 // The objects of a file with one a line. Errors name file and line.
 Result<std::vector<Json>> read_objects(const std::filesystem::path& path);
-// A string member. Errors name the member; `where` goes before.
+// A member's text; empty when it is absent or no string.
+std::string text_of(const Json& object, const char* name);
+// The same of a member that must be there. Errors name the member; `where` goes before.
 Result<std::string> string_member(const Json& object, const char* name, std::string_view where);
 
 }  // namespace ingot::eval

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -56,7 +57,7 @@ Item make_item(const Question& question, const Result<Tau2Outcome>& outcome) {
     return item;
   }
   item.score.ok = outcome->ok();
-  item.score.marks = {{"db", outcome->db}, {"communicate", outcome->communicated}};
+  item.score.marks = outcome->parts;
   item.score.extracted = outcome->ended;
   item.finish_reason = outcome->cut > 0 ? "length" : outcome->ended;
   item.prompt_tokens = outcome->prompt_tokens;
@@ -66,26 +67,35 @@ Item make_item(const Question& question, const Result<Tau2Outcome>& outcome) {
   return item;
 }
 
+// "[mms_issue]..." is a task of that set.
+std::vector<std::pair<std::string, std::string>> groups_of(const std::string& id) {
+  const size_t end = id.find(']');
+  if (!id.starts_with('[') || end == std::string::npos) return {};
+  return {{"set", id.substr(1, end - 1)}};
+}
+
 }  // namespace
 
 Result<Tau2Task> make_tau2(const Tau2Options& options) {
   if (options.trials < 1) return fail("--trials {} is out of range: expected 1 or more", options.trials);
   Tau2Task made;
-  INGOT_ASSIGN(made.data, read_tau2_retail(options.data, options.split));
+  INGOT_ASSIGN(made.data, read_tau2(options.data, options.domain, options.split));
   Task& task = made.task;
-  task.name = "tau2", task.rule = "retail-db-communicate-1", task.first_mark = "reward";
-  task.about = fmt::format(
-      "retail, split {}, half duplex, {} steps, customer: {}; reward = the database is that after the gold actions, and every "
-      "communicate_info was said",
-      options.split, options.limits.max_steps, options.user_name);
-  task.not_scored =
-      "NL_ASSERTION checks, which need an LLM judge (40 of the 114 tasks have some); figures with another customer model are "
-      "not comparable";
+  task.name = "tau2", task.rule = made.data.rule, task.first_mark = "reward";
+  task.about = fmt::format("{}, split {}, half duplex, {} steps, customer: {} (figures with another are not comparable); reward = {}",
+                           options.domain, options.split, options.limits.max_steps, options.user_name, made.data.reward);
+  const auto num_judged = std::count_if(made.data.tasks.begin(), made.data.tasks.end(), [](const Json& one) {
+    const Json& criteria = one["evaluation_criteria"];
+    return tau2_counts(one, "NL_ASSERTION") && criteria.contains("nl_assertions") && !criteria["nl_assertions"].empty();
+  });
+  if (num_judged > 0)
+    task.not_scored =
+        fmt::format("NL_ASSERTION checks, which need an LLM judge ({} of the {} tasks have some)", num_judged, made.data.tasks.size());
   const std::string prompt = tau2_agent_prompt(made.data);
   for (int trial = 0; trial < options.trials; ++trial) {
     for (const Json& one : made.data.tasks) {
       Question q;
-      q.cluster = "retail-" + one["id"].get<std::string>();
+      q.cluster = options.domain + "-" + one["id"].get<std::string>();
       q.id = options.trials == 1 ? q.cluster : fmt::format("{}/{}", q.cluster, trial);
       q.path = "/v1/chat/completions";
       q.body = {{"messages", Json::array({{{"role", "system"}, {"content", prompt}}})},
@@ -94,6 +104,7 @@ Result<Tau2Task> make_tau2(const Tau2Options& options) {
                 {"max_tokens", options.max_tokens},
                 {"seed", 300 + trial}};
       q.key = one;
+      q.groups = groups_of(one["id"].get<std::string>());
       task.questions.push_back(std::move(q));
     }
   }
@@ -128,6 +139,7 @@ Result<RunResult> run_tau2(const Tau2Task& tau2, const Tau2Options& options, con
       Json body = {{"model", run.model}};
       body.update(q.body);
       Json user_body = {{"model", endpoints.user_model}, {"temperature", 0}, {"max_tokens", options.max_tokens}, {"seed", q.body["seed"]}};
+      if (!tau2.data.user_tools.is_null()) user_body["tools"] = tau2.data.user_tools;
       const Tau2Chat customer = options.scripted_user ? scripted_user(q.key) : chat_with(**user, std::move(user_body), stop);
       const auto outcome = converse(tau2.data, q.key, options.limits, chat_with(**agent, std::move(body), stop), customer);
       if (stop.is_set()) return;

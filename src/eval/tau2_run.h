@@ -9,13 +9,14 @@ namespace ingot::eval {
 
 struct Tau2Options {
   std::filesystem::path data;
-  std::string split = "base";  // base: 114 tasks, test: 40
+  std::string domain = "retail";
+  std::string split = "base";  // all tasks; train and test are its parts
   int trials = 1;
   int64_t max_tokens = 4096;  // of a message
   double temperature = 0;
   Tau2Limits limits;
   bool scripted_user = false;  // else a model
-  std::string user_name;       // how the result calls the customer: a URL and model, or "scripted"
+  std::string user_name;       // how the result calls the user: a URL and model, or "scripted"
 };
 
 struct Tau2Task {

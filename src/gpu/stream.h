@@ -22,20 +22,28 @@ enum class DeviceMatmul : uint8_t {
   fast,   // as tiles, and by the native kernels of a GPU that has them, for attention too
 };
 
+// How large an operation is: of a product rows x n x k, of attention rows x heads x positions, of others rows x numbers in a row. What is
+// not there is 0.
+struct OpShape {
+  int64_t rows = 0, n = 0, k = 0;
+  bool operator==(const OpShape&) const = default;
+};
+
 // What an operation must move and compute at least.
 struct OpCost {
   double bytes = 0;
   double flop = 0;
+  OpShape shape = {};
 };
 
-// What the arrays of a step on a GPU would tell, and the host does not know when it launches; 0: not known, the most is assumed.
+// What the arrays of a step would tell, and the host of a GPU does not know when it launches; 0: not known, the most is assumed.
 struct OpHints {
   double distinct_experts = 0;   // that some row of a step is sent to
   double positions = 0;          // that a row sees, in the mean
   double rows_per_sequence = 1;  // of a step
 };
 
-// Sees every operation that is put on a GPU's queue.
+// Sees every operation: on the CPU when it is run, on a GPU when it is put on the queue.
 struct OpObserver {
   virtual ~OpObserver() = default;
   OpHints hints;  // for the costs that it is told
@@ -48,7 +56,7 @@ struct Stream {
   ThreadPool* pool = nullptr;     // not owned; of the CPU alone
   Accelerator* device = nullptr;  // not owned; null: the CPU
   DeviceMatmul matmul = DeviceMatmul::lanes;
-  OpObserver* observer = nullptr;  // not owned; of a GPU alone; null: nobody looks
+  OpObserver* observer = nullptr;  // not owned; null: nobody looks
   std::string_view role = {};      // what the next operations are for ("q_b"), as the observer is to name them; empty: their own name
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 namespace ingot::kernels {
@@ -105,6 +106,38 @@ TEST(OpCost, HeadsCountTheirOwnRows) {
   p.n = 192;
   EXPECT_DOUBLE_EQ(op_cost(p, {}).bytes, 8 * 192 * 512 * 2.0 + 2 * 8 * (192 + 512) * 4.0);
   EXPECT_DOUBLE_EQ(op_cost(p, {}).flop, 2.0 * 2 * 8 * 192 * 512);
+}
+
+// A table that could not tell q_b from o: two operations of one role were one line.
+TEST(OpCost, ShapesSayHowLargeAnOperationIs) {
+  const MatmulParams up{nullptr, 0, nullptr, 0, weight(128, 256, WeightFormat::bf16), 6, false};
+  const MatmulParams router{nullptr, 0, nullptr, 0, weight(16, 256, WeightFormat::bf16), 6, false};
+  EXPECT_EQ(op_cost(up, {}).shape, (gpu::OpShape{6, 128, 256}));
+  // Products of one input are one operation with all their outputs.
+  const MatmulParams both[] = {router, up};
+  const OpCost sum = op_cost(std::span<const MatmulParams>(both), {});
+  EXPECT_EQ(sum.shape, (gpu::OpShape{6, 144, 256}));
+  EXPECT_EQ(sum.bytes, op_cost(router, {}).bytes + op_cost(up, {}).bytes);
+  EXPECT_EQ(sum.flop, 2.0 * 6 * 144 * 256);
+  HeadMatmulParams p{};
+  p.w = weight(8 * 96, 128, WeightFormat::bf16);
+  p.rows = 2;
+  p.heads = 8;
+  p.rows_per_head = 96;
+  p.n = 32;
+  p.transposed = true;
+  EXPECT_EQ(op_cost(p, {}).shape, (gpu::OpShape{16, 128, 32}));
+  SparseMlaParams mla{};
+  const int32_t indices = 0;
+  mla.indices = &indices;
+  mla.topk = 256;
+  mla.num_tokens = 3;
+  mla.heads = 8;
+  OpHints hints;
+  hints.positions = 100;
+  EXPECT_EQ(op_cost(mla, hints).shape, (gpu::OpShape{3, 8, 100}));
+  hints.positions = 4096;
+  EXPECT_EQ(op_cost(mla, hints).shape, (gpu::OpShape{3, 8, 256}));
 }
 
 }  // namespace

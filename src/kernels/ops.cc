@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "gpu/cpu.h"
 #include "kernels/combine.kernel.h"
 #include "kernels/copy_rows.kernel.h"
 #include "kernels/device/device_kernels.h"
@@ -58,40 +57,39 @@ void check_where(const PagedPositions& where) {
 
 void embed(gpu::Stream& stream, const EmbedParams& p) {
   INGOT_CHECK(p.table.format == WeightFormat::bf16 || p.table.format == WeightFormat::f32, "an embedding table is bf16 or f32");
-  if (stream.device != nullptr) return launch_observed<Embed>(stream, "embed", p);
-  if (p.num_tokens > 0) gpu::cpu_launch<Embed>(stream, p);
+  run_observed<Embed>(stream, "embed", p);
 }
 
 void rms_norm(gpu::Stream& stream, const RmsNormParams& p) {
   check_norm(p.weight_dtype, p.x_stride, p.y_stride, p.dim);
   if (stream.device != nullptr) return launch_observed<RmsNorm>(stream, "rms_norm", p);
-  native::rms_norm(*stream.pool, p);
+  native_observed(stream, "rms_norm", p, [&](ThreadPool& pool) { native::rms_norm(pool, p); });
 }
 
 void layer_norm(gpu::Stream& stream, const LayerNormParams& p) {
   check_norm(p.weight_dtype, p.x_stride, p.y_stride, p.dim);
-  if (stream.device != nullptr) return launch_observed<LayerNorm>(stream, "layer_norm", p);
-  if (p.rows > 0) gpu::cpu_launch<LayerNorm>(stream, p);
+  run_observed<LayerNorm>(stream, "layer_norm", p);
 }
 
 void rope_table(gpu::Stream& stream, const RopeTableParams& p) {
   INGOT_CHECK(p.rope_dim % 2 == 0, "RoPE over {} numbers", p.rope_dim);
-  if (stream.device != nullptr) return launch_observed<RopeTable>(stream, "rope_table", p);
-  if (p.num_tokens > 0) gpu::cpu_launch<RopeTable>(stream, p);
+  run_observed<RopeTable>(stream, "rope_table", p);
 }
 
 void rope(gpu::Stream& stream, const RopeParams& p) {
   INGOT_CHECK(p.rope_dim % 2 == 0 && p.offset >= 0, "RoPE over {} numbers at {}", p.rope_dim, p.offset);
   INGOT_CHECK(p.heads == 1 || p.offset + p.rope_dim <= p.head_stride, "RoPE part ends after its head");
   if (stream.device != nullptr) return launch_observed<Rope>(stream, "rope", p);
-  native::rope(*stream.pool, p);
-  if (p.copy == nullptr) return;
-  stream.pool->parallel_for(p.num_tokens, 8, [&p](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t h = 0; h < p.heads; ++h)
-        std::copy_n(p.x + t * p.token_stride + h * p.head_stride + p.offset, p.rope_dim,
-                    p.copy + t * p.copy_token_stride + h * p.copy_head_stride);
-    }
+  native_observed(stream, "rope", p, [&p](ThreadPool& pool) {
+    native::rope(pool, p);
+    if (p.copy == nullptr) return;
+    pool.parallel_for(p.num_tokens, 8, [&p](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        for (int64_t h = 0; h < p.heads; ++h)
+          std::copy_n(p.x + t * p.token_stride + h * p.head_stride + p.offset, p.rope_dim,
+                      p.copy + t * p.copy_token_stride + h * p.copy_head_stride);
+      }
+    });
   });
 }
 
@@ -99,26 +97,23 @@ void swiglu(gpu::Stream& stream, const SwiGluParams& p) {
   INGOT_CHECK(p.rows <= 1 || (p.in_stride >= p.dim && p.y_stride >= p.dim), "SwiGLU over {} with strides {} and {}", p.dim, p.in_stride,
               p.y_stride);
   if (stream.device != nullptr) return launch_observed<SwiGlu>(stream, "swiglu", p);
-  native::swiglu(*stream.pool, p);
+  native_observed(stream, "swiglu", p, [&](ThreadPool& pool) { native::swiglu(pool, p); });
 }
 
 void latent_store(gpu::Stream& stream, const LatentStoreParams& p) {
   check_latents(p.cache_format, p.latent_dim, p.rope_dim);
-  if (stream.device != nullptr) return launch_observed<LatentStore>(stream, "latent_store", p);
-  if (p.num_tokens > 0) gpu::cpu_launch<LatentStore>(stream, p);
+  run_observed<LatentStore>(stream, "latent_store", p);
 }
 
 void latent_gather(gpu::Stream& stream, const LatentGatherParams& p) {
   check_latents(p.cache_format, p.latent_dim, p.rope_dim);
   INGOT_CHECK(p.page_size > 0, "pages of {} tokens", p.page_size);
-  if (stream.device != nullptr) return launch_observed<LatentGather>(stream, "latent_gather", p);
-  if (p.num_keys > 0) gpu::cpu_launch<LatentGather>(stream, p);
+  run_observed<LatentGather>(stream, "latent_gather", p);
 }
 
 void index_key_store(gpu::Stream& stream, const IndexKeyStoreParams& p) {
   check_index_keys(p.cache_dtype);
-  if (stream.device != nullptr) return launch_observed<IndexKeyStore>(stream, "index_key_store", p);
-  if (p.num_tokens > 0) gpu::cpu_launch<IndexKeyStore>(stream, p);
+  run_observed<IndexKeyStore>(stream, "index_key_store", p);
 }
 
 void qkv_prepare(gpu::Stream& stream, const QkvPrepareParams& p) {
@@ -154,14 +149,18 @@ void qkv_prepare(gpu::Stream& stream, const QkvPrepareParams& p) {
     }
     return launch_observed<QkvPrepare>(stream, "qkv_prepare", p);
   }
-  rms_norm(stream, p.q_norm);
-  rms_norm(stream, p.kv_norm);
-  rope(stream, p.k_rope);
-  latent_store(stream, latents);
-  if (!p.has_index()) return;
-  layer_norm(stream, p.index_norm);
-  rope(stream, p.index_rope);
-  index_key_store(stream, keys);
+  // One operation, as on a GPU: nobody is told of its parts.
+  gpu::Stream parts{stream.pool};
+  native_observed(stream, "qkv_prepare", p, [&](ThreadPool&) {
+    rms_norm(parts, p.q_norm);
+    rms_norm(parts, p.kv_norm);
+    rope(parts, p.k_rope);
+    latent_store(parts, latents);
+    if (!p.has_index()) return;
+    layer_norm(parts, p.index_norm);
+    rope(parts, p.index_rope);
+    index_key_store(parts, keys);
+  });
 }
 
 void index_scores(gpu::Stream& stream, const IndexScoresParams& p) {
@@ -170,14 +169,14 @@ void index_scores(gpu::Stream& stream, const IndexScoresParams& p) {
   INGOT_CHECK(p.dim > 0 && p.heads > 0, "indexer of {} heads of {}", p.heads, p.dim);
   if (sm90::index_scores(stream, p)) return;
   if (stream.device != nullptr) return launch_observed<IndexScores>(stream, "index_scores", p);
-  native::index_scores(*stream.pool, p);
+  native_observed(stream, "index_scores", p, [&](ThreadPool& pool) { native::index_scores(pool, p); });
 }
 
 void top_k(gpu::Stream& stream, const TopKParams& p) {
   INGOT_CHECK(p.k > 0, "top-k with k = {}", p.k);
   if (sm90::top_k(stream, p)) return;
   if (stream.device != nullptr) return launch_observed<TopK>(stream, "top_k", p);
-  native::top_k(*stream.pool, p);
+  native_observed(stream, "top_k", p, [&](ThreadPool& pool) { native::top_k(pool, p); });
 }
 
 void sparse_mla(gpu::Stream& stream, const SparseMlaParams& p) {
@@ -186,27 +185,25 @@ void sparse_mla(gpu::Stream& stream, const SparseMlaParams& p) {
   INGOT_CHECK(p.heads > 0 && p.latent_dim > 0, "MLA of {} heads over {}", p.heads, p.latent_dim);
   if (sm90::sparse_mla(stream, p)) return;
   if (stream.device != nullptr) return launch_observed<SparseMla>(stream, "sparse_mla", p);
-  native::sparse_mla(*stream.pool, p);
+  native_observed(stream, "sparse_mla", p, [&](ThreadPool& pool) { native::sparse_mla(pool, p); });
 }
 
 void expanded_mla(gpu::Stream& stream, const ExpandedMlaParams& p) {
   INGOT_CHECK(p.heads > 0 && p.k_pe_stride >= p.rope_dim, "MLA of {} heads, rope key stride {}", p.heads, p.k_pe_stride);
   if (stream.device != nullptr) return launch_observed<ExpandedMla>(stream, "expanded_mla", p);
-  native::expanded_mla(*stream.pool, p);
+  native_observed(stream, "expanded_mla", p, [&](ThreadPool& pool) { native::expanded_mla(pool, p); });
 }
 
 void router(gpu::Stream& stream, const RouterParams& p) {
   INGOT_CHECK(p.k > 0 && p.k <= p.num_experts, "{} of {} experts", p.k, p.num_experts);
   if (sm90::router(stream, p)) return;
-  if (stream.device != nullptr) return launch_observed<Router>(stream, "router", p);
-  if (p.num_tokens > 0) gpu::cpu_launch<Router>(stream, p);
+  run_observed<Router>(stream, "router", p);
 }
 
 void permute(gpu::Stream& stream, const PermuteParams& p) {
   INGOT_CHECK(p.k > 0 && p.k <= p.num_experts, "{} of {} experts", p.k, p.num_experts);
   if (sm90::permute(stream, p)) return;
-  if (stream.device != nullptr) return launch_observed<Permute>(stream, "permute", p);
-  gpu::cpu_launch<Permute>(stream, p);
+  run_observed<Permute>(stream, "permute", p);
 }
 
 void route(gpu::Stream& stream, const RouterParams& choice, const PermuteParams& permutation) {
@@ -222,19 +219,21 @@ void route(gpu::Stream& stream, const RouterParams& choice, const PermuteParams&
 void combine(gpu::Stream& stream, const CombineParams& p) {
   if (sm90::combine(stream, p)) return;
   if (stream.device != nullptr) return launch_observed<Combine>(stream, "combine", p);
-  native::combine(*stream.pool, p);
+  native_observed(stream, "combine", p, [&](ThreadPool& pool) { native::combine(pool, p); });
 }
 
 void copy_rows(gpu::Stream& stream, const CopyRowsParams& p) {
   INGOT_CHECK(p.rows <= 1 || (p.to_stride >= p.count && p.from_stride >= p.count), "copy of {} with strides {} and {}", p.count,
               p.from_stride, p.to_stride);
   if (stream.device != nullptr) return launch_observed<CopyRows>(stream, "copy_rows", p);
-  stream.pool->parallel_for(p.rows, 256, [&p](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t row = p.source_rows == nullptr ? r : p.source_rows[r];
-      std::memcpy(static_cast<uint32_t*>(p.to) + r * p.to_stride, static_cast<const uint32_t*>(p.from) + row * p.from_stride,
-                  static_cast<size_t>(p.count) * sizeof(uint32_t));
-    }
+  native_observed(stream, "copy_rows", p, [&p](ThreadPool& pool) {
+    pool.parallel_for(p.rows, 256, [&p](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t row = p.source_rows == nullptr ? r : p.source_rows[r];
+        std::memcpy(static_cast<uint32_t*>(p.to) + r * p.to_stride, static_cast<const uint32_t*>(p.from) + row * p.from_stride,
+                    static_cast<size_t>(p.count) * sizeof(uint32_t));
+      }
+    });
   });
 }
 

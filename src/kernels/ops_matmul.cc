@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "gpu/cpu.h"
 #include "kernels/grouped_matmul.kernel.h"
 #include "kernels/head_matmul.kernel.h"
 #include "kernels/matmul.kernel.h"
@@ -102,7 +101,8 @@ void matmul(gpu::Stream& stream, std::span<const MatmulParams> products) {
     INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.cols && p.y_stride >= p.w.rows), "matmul {} x {} with strides {} and {}", p.w.rows,
                 p.w.cols, p.x_stride, p.y_stride);
   }
-  if (stream.device == nullptr) return native::matmul(*stream.pool, products);
+  if (stream.device == nullptr)
+    return native_observed(stream, "matmul", products, [&](ThreadPool& pool) { native::matmul(pool, products); });
   while (!products.empty()) {
     const size_t taken = sm90::matmul(stream, products);
     if (taken > 0) {
@@ -129,13 +129,15 @@ void matmul_transposed(gpu::Stream& stream, std::span<const MatmulTransposedPara
     INGOT_CHECK(p.rows <= 1 || (p.x_stride >= p.w.rows && p.y_stride >= p.w.cols), "transposed matmul {} x {} with strides {} and {}",
                 p.w.rows, p.w.cols, p.x_stride, p.y_stride);
   }
-  if (stream.device == nullptr) return native::matmul_transposed(*stream.pool, products);
+  if (stream.device == nullptr)
+    return native_observed(stream, "matmul_transposed", products, [&](ThreadPool& pool) { native::matmul_transposed(pool, products); });
   for (const MatmulTransposedParams& p : products) launch_observed<MatmulTransposed>(stream, "matmul_transposed", p);
 }
 
 void grouped_matmul(gpu::Stream& stream, std::span<const GroupedMatmulParams> products) {
   for (const GroupedMatmulParams& p : products) check_experts(host_weights(p), p);
-  if (stream.device == nullptr) return native::grouped_matmul(*stream.pool, products);
+  if (stream.device == nullptr)
+    return native_observed(stream, "grouped_matmul", products, [&](ThreadPool& pool) { native::grouped_matmul(pool, products); });
   for (const GroupedMatmulParams& p : products) {
     if (sm90::grouped_matmul(stream, p)) continue;
     INGOT_CHECK(p.x_wide == nullptr, "no kernel for an input of the wide order");
@@ -187,8 +189,10 @@ void head_matmul(gpu::Stream& stream, const HeadMatmulParams& p) {
       else
         products.push_back(p.product(h));
     }
-    native::matmul(*stream.pool, products);
-    return native::matmul_transposed(*stream.pool, transposed);
+    return native_observed(stream, "head_matmul", p, [&](ThreadPool& pool) {
+      native::matmul(pool, products);
+      native::matmul_transposed(pool, transposed);
+    });
   }
   if (sm90::head_matmul(stream, p)) return;
   if (stream.matmul == DeviceMatmul::lanes || p.w.format == WeightFormat::f32 || p.transposed)

@@ -102,7 +102,8 @@ int64_t wide_cols(int64_t cols) { return sm90::wide_cols(cols); }
 
 void round_rows(gpu::Stream& stream, uint16_t* out, const float* x, int64_t x_stride, int64_t rows, int64_t cols) {
   const auto cost = [&](const gpu::OpHints&) {
-    return gpu::OpCost{static_cast<double>(rows) * static_cast<double>(cols * 4 + wide_cols(cols) * 2), static_cast<double>(rows * cols)};
+    return gpu::OpCost{
+        static_cast<double>(rows) * static_cast<double>(cols * 4 + wide_cols(cols) * 2), static_cast<double>(rows * cols), {rows, cols}};
   };
   observed_at(stream, "round_rows", "sm90", cost, [&] {
     stream.device->launch(kDeviceSm90RoundRows, sm90::RoundRowsParams{out, x, x_stride, rows, cols});
@@ -148,17 +149,9 @@ size_t matmul(gpu::Stream& stream, std::span<const MatmulParams> products) {
     p.outputs[p.count++] = {w, product.y, product.y_stride};
   }
   p.plan();
-  const auto cost = [&](const gpu::OpHints& hints) {
-    gpu::OpCost sum;
-    for (int32_t i = 0; i < p.count; ++i) {
-      const gpu::OpCost one = op_cost(products[static_cast<size_t>(i)], hints);
-      sum.bytes += one.bytes;
-      sum.flop += one.flop;
-    }
-    return sum;
-  };
-  observed_at(stream, "matmul", "sm90 stream", cost, [&] { launch_entry(stream, p.entry(), p); });
-  return static_cast<size_t>(p.count);
+  const auto taken = static_cast<size_t>(p.count);
+  observed(stream, "matmul", "sm90 stream", products.first(taken), [&] { launch_entry(stream, p.entry(), p); });
+  return taken;
 }
 
 bool grouped_matmul(gpu::Stream& stream, const GroupedMatmulParams& p) {
@@ -250,7 +243,7 @@ bool route(gpu::Stream& stream, const RouterParams& choice, const PermuteParams&
   if (!in_use(stream) || !route_supported(choice, permutation)) return false;
   const auto cost = [&](const gpu::OpHints& hints) {
     const gpu::OpCost first = op_cost(choice, hints), second = op_cost(permutation, hints);
-    return gpu::OpCost{first.bytes + second.bytes, first.flop + second.flop};
+    return gpu::OpCost{first.bytes + second.bytes, first.flop + second.flop, first.shape};
   };
   const Sm90RouteParams params{choice, permutation};
   observed_at(stream, "route", "sm90", cost,

@@ -34,7 +34,7 @@ struct HttpCall {
   std::string method = "POST";
   std::string target;  // "/v1/completions"; the prefix is put before it
   std::string body;
-  int64_t timeout_ns = 600'000'000'000;  // of all of it
+  int64_t timeout_ns = 600'000'000'000;                                 // of all of it
   std::function<void(std::string_view data, int64_t now_ns)> on_event;  // of a stream with status 200: a data line
   std::function<void(HttpEnd end)> on_end;                              // once, and last
 };

@@ -124,8 +124,8 @@ std::string report_html(const Report& report) {
     for (const std::string& w : *warnings) html += fmt::format("<p class=\"warning\">{}</p>\n", html_escaped(w));
   if (report.knee) {
     html += "<h2>Latency against rate</h2>\n" + knee_plots(report.knee->first, report.knee->second);
-    html += fmt::format("<pre>{}</pre>\n<h2>{}</h2>\n",
-                        html_escaped(knee_text(report.knee->first, report.knee->second)), shown_run(report.knee->first));
+    html += fmt::format("<pre>{}</pre>\n<h2>{}</h2>\n", html_escaped(knee_text(report.knee->first, report.knee->second)),
+                        shown_run(report.knee->first));
   }
   html +=
       "<h2>Latencies "

@@ -22,9 +22,9 @@ struct Sample {
   int64_t planned_input = 0, planned_output = 0, expected_cached = 0;  // tokens
   int64_t due_ns = -1;                                                 // open loop: when it was to be sent; -1: after something else
   int64_t sent_ns = 0;                                                 // the client began: connecting is part of what it waits for
-  int64_t first_token_ns = -1;    // of any kind
-  int64_t first_content_ns = -1;  // of the answer itself: behind reasoning
-  int64_t end_ns = 0;             // of the stream
+  int64_t first_token_ns = -1;                                         // of any kind
+  int64_t first_content_ns = -1;                                       // of the answer itself: behind reasoning
+  int64_t end_ns = 0;                                                  // of the stream
   std::vector<Arrived> arrived;
   Usage usage;
   bool is_done = false;         // the stream said so

@@ -224,9 +224,9 @@ class Glm {
   // been one. Errors: those of a GPU.
   virtual Result<std::vector<int32_t>> last_expert_offsets() const = 0;
 
-  // Runs the main layers over the batch, writes the cache and fills the output. `stream` gives the CPU's threads; on a GPU the model has a
-  // queue of its own, and the call returns when the output is there. A probe is of the CPU alone.
-  // Of a GPU, `stream` gives the observer, too; a step that is replayed from a graph shows it nothing again.
+  // Runs the main layers over the batch, writes the cache and fills the output. `stream` gives the CPU's threads and the observer; on a
+  // GPU the model has a queue of its own, and the call returns when the output is there. A probe is of the CPU alone.
+  // A step that is replayed from a graph shows the observer nothing again.
   // An empty batch is a no-op. A row's result does not depend on the other rows of the batch, to the bit.
   // Errors: those of a GPU; never on the CPU.
   virtual Result<> forward(gpu::Stream& stream, const ForwardBatch& batch, KvCache& cache, const ForwardOutput& output,

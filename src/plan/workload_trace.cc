@@ -28,7 +28,8 @@ Result<int64_t> whole_number(const Json& object, const char* name, int64_t least
 Result<double> timestamp_ms(const Json& object, const std::string& where) {
   const auto it = object.find("timestamp");
   if (it == object.end()) return fail("{}: field timestamp is missing", where);
-  if (!it->is_number() || !(it->get<double>() >= 0 && it->get<double>() <= kMaxTimestampMs)) return fail("{}: field timestamp is {}, not a number of ms", where, it->dump());
+  if (!it->is_number() || !(it->get<double>() >= 0 && it->get<double>() <= kMaxTimestampMs))
+    return fail("{}: field timestamp is {}, not a number of ms", where, it->dump());
   return it->get<double>();
 }
 

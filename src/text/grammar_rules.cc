@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "base/check.h"
-#include "base/json.h"
 #include "text/utf8_text.h"
 
 namespace ingot::text {
@@ -233,15 +232,6 @@ std::string GrammarRules::string(Spelling spelling, int64_t min, int64_t max) {
   const std::string one = character(CharacterSet::all(), spelling);
   const std::string counts = max < 0 ? fmt::format("{{{},}}", min) : fmt::format("{{{},{}}}", min, max);
   return regex("string", one + counts, spelling, std::max(min, max));
-}
-
-std::string GrammarRules::string_literal(std::string_view text, Spelling spelling) {
-  if (!is_json(spelling)) return literal(text);
-  std::string json = Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (in_tag(spelling)) {
-    for (size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at)) json.replace(at, 2, "<\\/");
-  }
-  return literal(json);
 }
 
 std::string GrammarRules::string_except(const std::vector<std::string>& names, Spelling spelling) {

@@ -81,11 +81,9 @@ class GrammarRules {
   // A string that is described by such expressions, with the quotes of JSON.
   // `parts`: sets of characters once repetitions are written out, each a state that a mask is made for.
   std::string regex(std::string_view hint, std::string_view pattern, Spelling spelling, int64_t parts);
-  // A whole string, quotes included where there are some: any; one of min to max characters (max -1: no bound;
-  // both at most kMaxCounted); that text.
+  // A whole string, quotes included where there are some: any; one of min to max characters (max -1: no bound; both at most kMaxCounted).
   std::string string(Spelling spelling);
   std::string string(Spelling spelling, int64_t min, int64_t max);
-  static std::string string_literal(std::string_view text, Spelling spelling);
   // Any string that is none of `names`; characters that JSON escapes are left out. At least one character in a tag.
   std::string string_except(const std::vector<std::string>& names, Spelling spelling);
 

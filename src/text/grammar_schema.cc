@@ -431,7 +431,7 @@ Result<std::string> SchemaRules::value(const Json& schema, const std::string& wh
   INGOT_ASSIGN(std::vector<Way> found, ways(schema, where));
   std::vector<std::string> parts;
   for (const Way& way : found) {
-    INGOT_ASSIGN(std::string part, one_way(way, where, types_of(way), false));
+    INGOT_ASSIGN(std::string part, one_way(way, where, types_of(way)));
     if (!part.empty()) parts.push_back(std::move(part));
   }
   if (parts.empty()) return fail("{}: no value is valid for it", where);
@@ -440,29 +440,26 @@ Result<std::string> SchemaRules::value(const Json& schema, const std::string& wh
   return name;
 }
 
-// `types`: those of the way that are wanted. Empty: there is no such value. raw: strings as the text of an argument.
-Result<std::string> SchemaRules::one_way(const Way& way, const std::string& where, const std::set<std::string>& types, bool raw) {
-  const Spelling string_spelling = raw ? Spelling::tag : options_.spelling;
+// `types`: those of the way that are wanted. Empty: there is no such value.
+Result<std::string> SchemaRules::one_way(const Way& way, const std::string& where, const std::set<std::string>& types) {
   std::vector<std::string> parts;
   if (way.contains("enum")) {
     for (const auto& [keyword, type] : keyword_types()) {
       if (way.contains(keyword)) INGOT_TRY(cannot(where, keyword, "beside enum or const is not supported"));
     }
     for (const Json& value : way["enum"]) {
-      if (!type_allows(types, type_name(value))) continue;
-      parts.push_back(value.is_string() ? GrammarRules::string_literal(value.get<std::string>(), string_spelling)
-                                        : GrammarRules::literal(json_text(value, options_.spelling)));
+      if (type_allows(types, type_name(value))) parts.push_back(json_literal(value, options_.spelling));
     }
     return parts.empty() ? std::string() : joined(parts);
   }
-  if (way.empty() && types == all_types() && !raw) return rules_.any(options_.spelling);
+  if (way.empty() && types == all_types()) return rules_.any(options_.spelling);
   for (const std::string& type : types) {
     std::string part;
     if (type == "integer" || type == "number") {
       if (type == "integer" && types.contains("number")) continue;
       INGOT_ASSIGN(part, number_of(way, where, type == "integer"));
     } else if (type == "string") {
-      INGOT_ASSIGN(part, string_of(way, where, string_spelling));
+      INGOT_ASSIGN(part, string_of(way, where, options_.spelling));
     } else if (type == "boolean") {
       part = R"(("true" | "false"))";
     } else if (type == "null") {

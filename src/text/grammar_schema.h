@@ -57,7 +57,7 @@ class SchemaRules {
   std::string place_of(std::string reference) const;
   Result<const Json*> resolve(const std::string& reference, const std::string& where) const;
 
-  Result<std::string> one_way(const Way& way, const std::string& where, const std::set<std::string>& types, bool raw);
+  Result<std::string> one_way(const Way& way, const std::string& where, const std::set<std::string>& types);
   Result<std::string> string_of(const Way& way, const std::string& where, Spelling spelling);
   Result<std::string> number_of(const Way& way, const std::string& where, bool integer);
   Result<std::string> array_of(const Way& way, const std::string& where);

@@ -8,6 +8,7 @@
 
 #include "text/grammar_regex.h"
 #include "text/grammar_schema.h"
+#include "text/grammar_schema_parts.h"
 
 namespace ingot::text {
 namespace {
@@ -126,7 +127,7 @@ Result<std::string> SchemaRules::object_of(const Way& way, const std::string& wh
                    way, where,
                    [&](const std::string& key, const Json& schema, const std::string& place) -> Result<std::string> {
                      INGOT_ASSIGN(const std::string rule, value(schema, place));
-                     return pair(GrammarRules::string_literal(key, options_.spelling), rule);
+                     return pair(json_literal(key, options_.spelling), rule);
                    },
                    [&](const std::vector<std::string>& names, const Json& schema, const std::string& place) -> Result<std::string> {
                      INGOT_ASSIGN(const std::string rule, value(schema, place));
@@ -168,7 +169,7 @@ Result<std::string> SchemaRules::argument(const Json& schema, const ArgumentType
           (way.contains("pattern") || way.contains("format") || way.contains("minLength") || way.contains("maxLength"));
       if (others.empty() || only_of_strings) continue;
       if (!is_plain(way) && (way.contains("enum") || others != std::set<std::string>{"null"})) others_bounded = true;
-      INGOT_ASSIGN(std::string part, one_way(way, where, others, true));
+      INGOT_ASSIGN(std::string part, one_way(way, where, others));
       if (!part.empty()) parts.push_back(std::move(part));
     }
   }
@@ -214,9 +215,6 @@ Result<std::string> SchemaRules::argument_lists(const std::string& where, const 
   for (const Way& way : found) {
     if (way.contains("type") && std::find(way["type"].begin(), way["type"].end(), Json("object")) == way["type"].end()) continue;
     if (way.contains("enum")) INGOT_TRY(cannot(where, "enum", "of the arguments as a whole is not supported"));
-    const auto wrap = [](const std::string& key, const std::string& text) {
-      return fmt::format(R"("<arg_key>" {} "</arg_key><arg_value>" {} "</arg_value>")", key, text);
-    };
     INGOT_ASSIGN(const Members all,
                  members_of(
                      way, where,
@@ -228,11 +226,11 @@ Result<std::string> SchemaRules::argument_lists(const std::string& where, const 
                          return fail("{}: the name of an argument must not be empty, have < in it, or begin or end with white space",
                                      place);
                        INGOT_ASSIGN(const std::string text, argument(schema, type_of(key), place));
-                       return wrap(GrammarRules::literal(key), text);
+                       return argument_pair(GrammarRules::literal(key), text);
                      },
                      [&](const std::vector<std::string>& names, const Json& schema, const std::string& place) -> Result<std::string> {
                        INGOT_ASSIGN(const std::string text, argument(schema, {}, place));
-                       return rules_.add("argument", wrap(rules_.string_except(names, Spelling::tag), text));
+                       return rules_.add("argument", argument_pair(rules_.string_except(names, Spelling::tag), text));
                      }));
     lists.push_back(members(all, ""));
   }

@@ -66,11 +66,16 @@ std::vector<std::string> multiples_between(double step, const std::optional<Numb
   return out;
 }
 
-std::string json_text(const Json& value, Spelling spelling) {
+std::string json_literal(const Json& value, Spelling spelling) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (!in_tag(spelling)) return text;
-  for (size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at)) text.replace(at, 2, "<\\/");
-  return text;
+  if (in_tag(spelling)) {
+    for (size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at)) text.replace(at, 2, "<\\/");
+  }
+  return GrammarRules::literal(text);
+}
+
+std::string argument_pair(std::string_view key, std::string_view text) {
+  return fmt::format(R"("<arg_key>" {} "</arg_key><arg_value>" {} "</arg_value>")", key, text);
 }
 
 }  // namespace ingot::text

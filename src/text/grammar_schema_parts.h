@@ -1,4 +1,5 @@
-// Small tables and arithmetic of schemas: formats, steps of numbers, JSON text in a tool's argument. Used by grammar_schema alone.
+// Small tables and arithmetic of schemas: formats, steps of numbers, constants as JSON, arguments of a tool call. Used by grammar_schema
+// and grammar_tools.
 #pragma once
 
 #include <optional>
@@ -23,7 +24,10 @@ std::optional<int> decimals_of(double step);
 // The multiples of an integer between two bounds as literals, when they are 1 to 1000.
 std::vector<std::string> multiples_between(double step, const std::optional<NumberBound>& low, const std::optional<NumberBound>& high);
 
-// Compact JSON; in a tag `</` is written `<\/`.
-std::string json_text(const Json& value, Spelling spelling);
+// A constant as compact JSON, a literal of a rule; in a tag `</` is written `<\/`.
+std::string json_literal(const Json& value, Spelling spelling);
+
+// One argument of a call in the model's own format; `key` and `text` are what a rule says of them.
+std::string argument_pair(std::string_view key, std::string_view text);
 
 }  // namespace ingot::text

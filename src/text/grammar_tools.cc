@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "text/grammar_schema.h"
+#include "text/grammar_schema_parts.h"
 #include "text/tool_arguments.h"
 
 namespace ingot::text {
@@ -18,9 +19,8 @@ Result<std::string> call_rules(const Json& tools, const Json& function, bool any
     return fail("{}.name: must not be empty or have white space, < or \\ in it, for the model's format has no place for them", where);
   std::string arguments = "\"\"";
   if (any_arguments) {
-    arguments =
-        fmt::format(R"(({})*)", rules.add("argument", fmt::format(R"("<arg_key>" {} "</arg_key><arg_value>" {} "</arg_value>")",
-                                                                  rules.string_except({}, Spelling::tag), rules.string(Spelling::tag))));
+    const std::string any = argument_pair(rules.string_except({}, Spelling::tag), rules.string(Spelling::tag));
+    arguments = fmt::format("({})*", rules.add("argument", any));
   } else if (function.contains("parameters") && !function["parameters"].is_null()) {
     // A tool's schema is written for models and clients of all kinds: what is not understood in it is passed over.
     SchemaRules schema(function["parameters"], rules, {.strict = false, .spelling = Spelling::json_tag});

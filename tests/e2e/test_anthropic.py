@@ -8,7 +8,7 @@ import time
 import anthropic
 import httpx
 import pytest
-from conftest import NAME, running, scripted
+from conftest import NAME, eventually, running, scripted
 
 CALLS = ("<tool_call>weather<arg_key>city</arg_key><arg_value>Bern</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call>"
          "<tool_call>ping</tool_call>")
@@ -61,7 +61,7 @@ def raw_events(server, body) -> list[tuple[str, dict]]:
 # G8: deltas target the wrong block, thinking is no block, message_start knows nothing of the cache.
 def test_blocks_come_one_after_the_other_each_with_an_index_of_its_own(server):
     body = ask("Think and call", thinking=THINK, tools=TOOLS)
-    httpx.post(server.url + "/v1/messages", json=body)  # now its prompt is cached
+    httpx.post(server.url + "/v1/messages", json=body, timeout=60)  # now its prompt is cached
     events = raw_events(server, body)
     names = [name for name, _ in events]
     assert names[:2] == ["message_start", "ping"] and names[-2:] == ["message_delta", "message_stop"]
@@ -96,7 +96,7 @@ def test_blocks_come_one_after_the_other_each_with_an_index_of_its_own(server):
 
 def server_count(server, body) -> int:
     fields = {k: body[k] for k in ("model", "messages", "tools", "thinking", "system") if k in body}
-    return httpx.post(server.url + "/v1/messages/count_tokens", json=fields).json()["input_tokens"]
+    return httpx.post(server.url + "/v1/messages/count_tokens", json=fields, timeout=60).json()["input_tokens"]
 
 
 @pytest.mark.parametrize("thinking", [THINK, {"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, None])
@@ -236,8 +236,8 @@ def test_errors_have_anthropics_form_and_status(client, server):
     with pytest.raises(anthropic.BadRequestError) as long:
         client.messages.create(**ask("word " * 5000))
     assert long.value.body["error"]["message"].startswith("prompt is too long")
-    assert httpx.post(server.url + "/v1/messages", content=b"{").json()["error"]["type"] == "invalid_request_error"
-    assert httpx.get(server.url + "/v1/messages").json()["type"] == "error"
+    assert httpx.post(server.url + "/v1/messages", content=b"{", timeout=60).json()["error"]["type"] == "invalid_request_error"
+    assert httpx.get(server.url + "/v1/messages", timeout=60).json()["type"] == "error"
     with pytest.raises(anthropic.APIStatusError) as large:
         client.messages.create(**ask("x" * (33 << 20)))
     assert large.value.status_code == 413 and large.value.body["type"] == "error" and large.value.body["error"]["type"] == "request_too_large"
@@ -260,9 +260,9 @@ def test_a_full_queue_is_a_rate_limit_and_a_timeout_in_it_an_overload():
         client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             running_one = pool.submit(client.messages.create, **ask("Slow"))
-            time.sleep(0.5)
+            eventually(lambda: server.health()["running"] == 1)
             waiting_one = pool.submit(client.messages.create, **ask("Slow"))
-            time.sleep(0.2)
+            eventually(lambda: server.health()["waiting"] == 1)
             with pytest.raises(anthropic.RateLimitError) as full:
                 client.messages.create(**ask("hi"))
             assert full.value.body["error"]["type"] == "rate_limit_error" and full.value.response.headers["retry-after"]

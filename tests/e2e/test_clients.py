@@ -38,7 +38,7 @@ def test_openai_parses_the_arguments_of_a_strict_tool(client):
 
     import openai
     answer = client.chat.completions.parse(model=NAME, messages=question("What is the weather in Bern?"), tools=[openai.pydantic_function_tool(GetWeather)],
-                                           tool_choice="required", max_tokens=200, **OFF)
+                                           tool_choice="required", max_tokens=200, temperature=0, **OFF)
     for call in answer.choices[0].message.tool_calls:
         assert isinstance(call.function.parsed_arguments, GetWeather)
 
@@ -68,7 +68,7 @@ def test_openai_stream_helper_gathers_tool_calls():
 
 
 def test_openai_completions_take_several_prompts(client):
-    answer = client.completions.create(model=NAME, prompt=["Once upon", "It was"], n=2, max_tokens=3, logprobs=1)
+    answer = client.completions.create(model=NAME, prompt=["Once upon", "It was"], n=2, max_tokens=3, logprobs=1, temperature=0)
     assert [c.index for c in answer.choices] == [0, 1, 2, 3]
     assert all(len(c.logprobs.tokens) <= 3 for c in answer.choices)
 

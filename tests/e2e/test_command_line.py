@@ -1,13 +1,13 @@
 """The other subcommands, as a user runs them: output on standard output alone, errors by name, exit status."""
 
 import json
-import pty
 import os
+import pty
+import select
 import subprocess
-import time
 
 import pytest
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, eventually
 
 
 def ingot(*args, stdin=None, timeout=120):
@@ -63,11 +63,20 @@ def test_chat_on_a_terminal_ends_with_control_d():
     leader, follower = pty.openpty()
     process = subprocess.Popen([str(BINARY), "chat", str(MODEL), "--temperature", "0"], stdin=follower, stdout=follower, stderr=subprocess.DEVNULL)
     os.close(follower)
-    time.sleep(1)
-    os.write(leader, b"What is 37 + 58?\n")
-    seen, deadline = b"", time.monotonic() + 30
-    while b"95" not in seen and time.monotonic() < deadline:
-        seen += os.read(leader, 4096)
-    os.write(leader, b"\x04")
-    assert process.wait(20) == 0
-    assert b"95" in seen
+    seen = b""
+
+    def shows(text):
+        nonlocal seen
+        if select.select([leader], [], [], 0)[0]:
+            seen += os.read(leader, 4096)
+        return text in seen
+
+    try:
+        eventually(lambda: shows(b"> "), 60, lambda: seen)
+        os.write(leader, b"What is 37 + 58?\n")
+        eventually(lambda: shows(b"95"), 60, lambda: seen)
+        os.write(leader, b"\x04")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(leader)

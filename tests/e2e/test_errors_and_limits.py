@@ -10,7 +10,7 @@ import time
 import httpx
 import openai
 import pytest
-from conftest import NAME, BINARY, question, running
+from conftest import NAME, BINARY, eventually, question, running, scrape, total
 
 CHAT = {"model": NAME, "messages": question("Hello!"), "max_tokens": 4}
 
@@ -98,7 +98,8 @@ def test_a_huge_body_is_refused_and_the_server_lives(http):
 
 @pytest.mark.parametrize("temperature", [0, 1e-8, 1e-4, 1])
 def test_tiny_temperatures_give_text_and_not_nan(http, temperature):
-    response = http.post("/v1/chat/completions", json={**CHAT, "temperature": temperature, "chat_template_kwargs": {"enable_thinking": False}})
+    response = http.post("/v1/chat/completions", json={**CHAT, "temperature": temperature, "seed": 1, "ignore_eos": True,
+                                                           "chat_template_kwargs": {"enable_thinking": False}})
     assert response.status_code == 200 and response.json()["choices"][0]["message"]["content"]
 
 
@@ -111,17 +112,17 @@ def test_all_end_of_sequence_ids_stop_and_are_not_shown(http):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_hangs_up_frees_the_engine(server, http, stream):
     """The request would run for seconds; after the client has gone a new one must find the engine idle."""
+    def aborted():
+        return total(scrape(server), "vllm:request_success_total", finished_reason="abort")
+
+    eventually(server.idle)
+    before = aborted()
     body = json.dumps({"model": NAME, "prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": stream}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        deadline = time.monotonic() + 5
-        while http.get("/health").json()["running"] == 0:
-            assert time.monotonic() < deadline, "the request never ran"
-            time.sleep(0.01)
-    deadline = time.monotonic() + 3
-    while http.get("/health").json()["running"] != 0:
-        assert time.monotonic() < deadline, "the abandoned request still runs"
-        time.sleep(0.02)
+        eventually(lambda: http.get("/health").json()["running"] == 1, what=lambda: "the request never ran")
+    eventually(lambda: aborted() == before + 1, what=lambda: "the abandoned request still runs")
+    eventually(server.idle)
 
 
 def test_two_hundred_short_requests_at_once_all_end(server):
@@ -162,7 +163,7 @@ def test_sigterm_ends_running_streams_with_a_finish_or_an_error():
 
         reader = threading.Thread(target=read)
         reader.start()
-        time.sleep(1.0)
+        eventually(lambda: lines, 30)
         started = time.monotonic()
         assert server.stop(signal.SIGTERM, seconds=60) == 0
         reader.join(10)

@@ -4,6 +4,7 @@ Symptoms: partial blocks or parents that were never announced (vllm#58119), a ha
 router still counts on, missed messages that nobody can get back, a flush or a restart that leaves the router with a cache that is gone.
 """
 
+import itertools
 import json
 import random
 import re
@@ -17,7 +18,7 @@ import msgpack
 import pytest
 import xxhash
 import zmq
-from conftest import BINARY, MODEL, eventually, free_port, running, scripted
+from conftest import BINARY, MODEL, Stream, counted, eventually, free_port, running, scripted, text_of
 
 PAGE = 16
 
@@ -195,6 +196,8 @@ def test_a_mirror_equals_the_cache_over_evictions_and_knows_the_prompts_hashes()
         assert ask(server, tokens) == 0
         eventually(lambda: mirror.hear(0.05).pages("GPU") >= 3)
         assert set(hashes_of(tokens)) <= mirror.blocks[0].keys(), "the hash is documented, and anybody can compute it"
+        fresh = itertools.count(1000)
+        eventually(lambda: ask(server, prompt(next(fresh), 1)) == 0 and mirror.hear(0.05).heard, what=lambda: "nothing comes by itself")
         # A process that is stopped and continued: interrupted system calls end no thread.
         server.process.send_signal(signal.SIGSTOP)
         time.sleep(0.2)
@@ -240,13 +243,13 @@ def test_a_flush_empties_the_mirror_and_is_refused_while_a_request_runs():
         assert ask(server, tokens) == 0
         equals_cache(mirror, server)
         mirror.close()
-    with scripted(*flags("--step-ms", "30")) as server, httpx.Client(base_url=server.url, timeout=60) as http:
-        with http.stream("POST", "/v1/completions", json={"prompt": prompt(1, 2), "max_tokens": 40, "stream": True}) as stream:
-            lines = stream.iter_lines()
-            next(lines)
+    with scripted(*flags("--step-ms", "30")) as server:
+        with Stream(server, prompt(1, 2), max_tokens=4000) as stream:
+            first = stream.event()
             refused = httpx.post(server.url + "/flush_cache")
             assert refused.status_code == 400 and "1 requests run or wait" in refused.json()["error"]["message"]
-            assert sum(line.startswith("data: {") for line in lines) >= 39, "the one that runs is not disturbed"
+            assert text_of([first, *(stream.event() for _ in range(40))]) == counted("z", 41), "the one that runs is not disturbed"
+        eventually(server.idle)
         assert httpx.post(server.url + "/flush_cache").status_code == 200
 
 

@@ -47,11 +47,10 @@ def test_a_client_that_hangs_up_frees_its_pages_within_two_steps(slow, body):
     connection = post(slow, "/v1/chat/completions" if "messages" in body else "/v1/completions", body)
     eventually(lambda: slow.health()["running"] == 1)
     assert not slow.idle()
-    before = steps(slow)
     connection.close()
+    before = steps(slow)  # counted from here on: how long it took to come here is the machine's business
     eventually(slow.idle, what=lambda: str(slow.health()))
-    # One step was under way when the hang-up came; a third one allows for a slow machine.
-    assert steps(slow) - before <= 3
+    assert steps(slow) - before <= 2
 
 
 # H1
@@ -170,13 +169,16 @@ def test_hundreds_of_streams_with_aborts_and_scrapes_lose_nothing():
 def test_sigterm_lets_running_streams_finish_and_refuses_new_ones():
     with scripted("--step-ms", "50", "--drain-timeout", "30") as server:
         streams = [Stream(server, f"Count after {after}", max_tokens=40) for after in "01234"]
+        occupant = Stream(server, "Count after 0", **ENDLESS)  # the server does not end before the refusals were looked at
         first = [s.event() for s in streams]
+        assert occupant.event() != "[DONE]"
         assert server.get("/ready").status_code == 200
         server.process.send_signal(signal.SIGTERM)
         eventually(lambda: server.get("/ready").status_code == 503)
         assert server.get("/ready").json()["error"]["code"] == "shutting_down"
         refused = server.complete("Count after 0", max_tokens=2)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "shutting_down" and "retry-after" in refused.headers
+        occupant.close()
         for after, s, event in zip("01234", streams, first):
             events = [event, *s.events()]
             assert text_of(events) == counted(after, 40) and events[-1] == "[DONE]"
@@ -204,7 +206,7 @@ def test_sigterm_tells_the_streams_that_outlast_the_drain_timeout():
 
 # H8
 def test_a_hanging_engine_is_unhealthy_with_a_reason_and_recovers():
-    script = [{"when": "hang", "say": ["done"], "first_token_seconds": 1.5}]
+    script = [{"when": "hang", "say": ["done"], "first_token_seconds": 5}]
     with scripted("--watchdog-timeout", "0.3", script=script) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
         job = pool.submit(server.complete, "hang", max_tokens=1)
         sick = eventually(lambda: (r := server.get("/health")).status_code == 503 and r)
@@ -258,7 +260,7 @@ def test_deadlines_end_requests_with_their_own_codes_and_the_log_and_the_trace_t
     """One server, one story: each kind of end once, then SIGTERM; then what the request log and the trace say of it."""
     log, traces = tmp_path / "requests.jsonl", tmp_path / "traces"
     script = [{"when": "short", "say": ["A short answer."]}]
-    with scripted("--step-ms", "20", "--max-running-requests", "1", "--queue-timeout", "0.4", "--request-timeout", "1.2", "--request-log", str(log),
+    with scripted("--step-ms", "20", "--max-running-requests", "1", "--queue-timeout", "0.4", "--request-timeout", "3", "--request-log", str(log),
                   "--trace-dir", str(traces), script=script) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
         done = server.complete("a short question", max_tokens=50).json()
         cut = server.complete("Count after 0 " + "again " * 50, max_tokens=5, priority=3).json()

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import httpx
 import openai
@@ -55,10 +54,10 @@ class Worker(Process):
         except httpx.HTTPError:
             return False
 
-    def cached(self):
-        """Prompt tokens that came from the prefix cache so far."""
+    def times_asked(self, path):
+        """Requests to this path that were answered so far."""
         lines = httpx.get(self.url + "/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total"))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("ingot:http_requests_total") and f'route="{path}"' in line)
 
     def steps(self):
         return httpx.get(self.url + "/server_info").json()["internal_states"][0]["steps"]
@@ -123,7 +122,7 @@ def test_every_kind_of_request_passes_the_gateway(house):
     text = "".join(c.choices[0].delta.content or "" for c in pieces if c.choices)
     assert text == (whole.message.content or "") and pieces[-1].usage.completion_tokens > 0
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-    assert client.chat.completions.create(model=NAME, messages=messages, max_tokens=4, tools=tools).choices[0].finish_reason
+    assert client.chat.completions.create(model=NAME, messages=messages, max_tokens=4, tools=tools, temperature=0).choices[0].finish_reason
     one = client.completions.create(model=NAME, prompt="1 2 3", max_tokens=6, temperature=0).choices[0].text
     assert one == "".join(c.choices[0].text for c in client.completions.create(model=NAME, prompt="1 2 3", max_tokens=6, temperature=0, stream=True) if c.choices)
     with pytest.raises(openai.APIStatusError):
@@ -232,9 +231,12 @@ def test_power_of_two_reads_the_loads(tmp_path, house):
     _, workers = house
     gateway = Gateway(tmp_path / "gateway.log", workers, "--policy", "power_of_two")
     try:
-        eventually(lambda: len(gateway.workers()) == 2, 60, gateway.log, 0.1)
-        eventually(lambda: gateway.client().completions.create(model=NAME, prompt="1 2", max_tokens=2).usage.completion_tokens == 2, 30, gateway.log, 0.2)
-        time.sleep(2)
+        eventually(lambda: [w["is_healthy"] for w in gateway.workers().values()] == [True, True], 60, gateway.log, 0.1)
+        asked = [w.times_asked("/get_load") for w in workers]
+        answer = gateway.client().completions.create(model=NAME, prompt="1 2", max_tokens=2, temperature=0, extra_body={"ignore_eos": True})
+        assert answer.usage.completion_tokens == 2
+        # What it says of an answer comes before it asks again.
+        eventually(lambda: all(w.times_asked("/get_load") >= a + 2 for w, a in zip(workers, asked)), 60, gateway.log, 0.1)
         assert "Failed to" not in gateway.log() and "Invalid load" not in gateway.log(), gateway.log()
     finally:
         gateway.stop()

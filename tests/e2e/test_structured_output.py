@@ -123,7 +123,7 @@ def test_every_answer_of_a_form_is_valid_or_cut_by_its_length(server):
 def test_a_required_call_is_a_call_in_the_models_own_format(server):
     tool = [TOOLS[1]]
     for choice in ("required", {"type": "function", "function": {"name": "list.all-of:them"}}):
-        answer = ask(server.url, 1, tools=tool, tool_choice=choice, parallel_tool_calls=False)
+        answer = ask(server.url, 1, temperature=0, tools=tool, tool_choice=choice, parallel_tool_calls=False)
         assert [c["function"]["name"] for c in answer["message"]["tool_calls"]] == ["list.all-of:them"]
         assert json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"]) == {}
         assert not answer["message"]["content"]
@@ -142,7 +142,8 @@ def test_speculation_does_not_change_what_is_answered(server):
 # vLLM 36138: the grammar was not applied to drafts behind </think> in the same step.
 def test_reasoning_comes_first_and_the_document_is_whole(server):
     for number in range(3):
-        answer = ask(server.url, number, response_format=schema_format("date"), chat_template_kwargs={"enable_thinking": True}, thinking_budget=30)
+        answer = ask(server.url, number, temperature=0, response_format=schema_format("date"), chat_template_kwargs={"enable_thinking": True},
+                     thinking_budget=30)
         assert answer["message"].get("reasoning_content")
         jsonschema.validate(json.loads(answer["message"]["content"]), SCHEMAS["date"], format_checker=CHECK)
 
@@ -172,7 +173,7 @@ def test_a_schema_that_no_grammar_holds_is_refused_by_its_place(server, schema, 
 
 def test_a_tool_with_a_keyword_that_is_not_supported_is_served(server):
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "propertyNames": {"pattern": "^a"}}}}
-    answer = ask(server.url, 5, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    answer = ask(server.url, 5, temperature=0, tools=[tool], tool_choice="required", parallel_tool_calls=False)
     assert isinstance(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])["a"], bool)
 
 

@@ -17,23 +17,23 @@ def word_document(rng, held_out=False, nsteps=None, think=None, effort=None):
         ms = maybe_system(rng)
         for _ in range(rng.randint(2, 3)):
             w = word_problem(rng, False, rng.choice([1, 2]))
-            ms += [user(w["q"]), assistant(worked_steps(rng, w, "full") + f"\n#### {w['ans']}")]
+            ms += [user(w["q"]), assistant(worked_steps(w, "full") + f"\n#### {w['ans']}")]
         return dict(messages=ms, think=False, kind="word")
     w = word_problem(rng, held_out, nsteps)
     th = rng.random() < 0.5 if think is None else think
     ms = ([] if held_out else maybe_system(rng)) + [user(w["q"])]
     if th:
         e = effort or ("high" if rng.random() < 0.35 else "max")
-        ms.append(assistant(f"The answer is {w['ans']}.\n#### {w['ans']}", worked_steps(rng, w, "eq" if e == "high" else "full")))
+        ms.append(assistant(f"The answer is {w['ans']}.\n#### {w['ans']}", worked_steps(w, "eq" if e == "high" else "full")))
         return dict(messages=ms, think=True, effort=e, kind="word", answer=str(w["ans"]), n=w["n"], fam=w["fam"])
-    ms.append(assistant(worked_steps(rng, w, "full") + f"\n#### {w['ans']}"))
+    ms.append(assistant(worked_steps(w, "full") + f"\n#### {w['ans']}"))
     return dict(messages=ms, think=False, kind="word", answer=str(w["ans"]), n=w["n"], fam=w["fam"])
 
 
 def arithmetic_document(rng):
     """Sums, comparisons, sorting, sequences."""
     ms = maybe_system(rng, 0.08)
-    k = rng.random()
+    rng.random()  # read by nobody; without it the documents of a seed would be others
     th = rng.random() < 0.25
     nt = 1 if th else rng.randint(1, 4)
     for _ in range(nt):
@@ -42,8 +42,8 @@ def arithmetic_document(rng):
         if k < 0.6:
             e, v = arithmetic(rng)
             ms.append(user(rng.choice(["What is {}?", "Compute {}.", "Calculate {}.", "{} = ?", "{}", "How much is {}?"]).format(e)))
-            a = rng.choice([f"{e} = {v}", f"{e} = {v}", f"{v}"]) if len(ms) > 99 else f"{e} = {v}"
-            rs = f"I compute {e} = {v}."
+            a = f"{e} = {v}"
+            rs = f"I compute {a}."
         elif k < 0.72:
             a_number, b = (small_number(rng), small_number(rng))
             q = rng.choice(["larger", "smaller"])
@@ -331,11 +331,9 @@ def quoted_problem_document(rng):
     return dict(messages=[user(q), assistant(a + f"\n#### {v}")], think=False, kind="gsm")
 
 
-def short_document(rng, phase=0):
+def short_document(rng):
     """One of the mixture for rows of 2,048 tokens."""
     k = rng.random()
-    if phase == 1:
-        k = rng.random() * 0.87 if rng.random() < 0.6 else k
     if k < 0.46:
         return word_document(rng)
     if k < 0.6:
@@ -353,7 +351,7 @@ def short_document(rng, phase=0):
     return book_document(rng)
 
 
-def long_document(rng, phase=0):
+def long_document(rng):
     """One of the mixture for rows of 4,096 tokens."""
     k = rng.random()
     if k < 0.45:

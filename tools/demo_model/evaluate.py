@@ -299,7 +299,7 @@ def mtp_eval(Q, keep, sets, K=5, own=False):
             for j, (p, o) in enumerate(ch):
                 t[j, : len(p) + len(o)] = torch.tensor(p + o)
             t = t.to(dev)
-            pr, _ = Q.mtp_chain(t, K, own=own)
+            pr = Q.mtp_chain(t, K, own=own)
             ok = [(x[:, : T - 2] == t[:, 2:]).cpu().numpy() for x in pr]
             for j, (p, o) in enumerate(ch):
                 i, n = (len(p) - 1, len(p) + len(o))

@@ -32,7 +32,6 @@ CFG = dict(
     n_routed_experts=16,
     num_experts_per_tok=4,
     moe_intermediate_size=128,
-    n_shared_experts=1,
     routed_scaling_factor=2.5,
     rope_theta=100000.0,
     max_position_embeddings=8192,
@@ -48,7 +47,7 @@ def indexer_types(L):
 COMPILE = [False]
 
 
-def comp(f, **k):
+def comp(f):
     """Compiled at its first call, once COMPILE[0] is set."""
     c = [None]
 
@@ -56,7 +55,7 @@ def comp(f, **k):
         if not COMPILE[0]:
             return f(*a, **kw)
         if c[0] is None:
-            c[0] = torch.compile(f, dynamic=False, **k)
+            c[0] = torch.compile(f, dynamic=False)
         return c[0](*a, **kw)
 
     return g
@@ -168,6 +167,10 @@ def idx_score(q, k, w):
     return (F.relu(s).float() * w.unsqueeze(-1)).sum(2)
 
 
+def masked_score(iq, ik, iw, mask):
+    return idx_score(iq, ik, iw).masked_fill(~mask, -1e30)
+
+
 def attn_probs(q, k, mask, scale):
     s = (q @ k.transpose(-1, -2)).float() * scale
     return torch.softmax(s.masked_fill(~mask[:, None], -1e30), -1).mean(1)
@@ -175,8 +178,7 @@ def attn_probs(q, k, mask, scale):
 
 def kl_loss(p, iq, ik, iw, mask, valid):
     """How far the indexer's distribution is from the attention it stands for."""
-    s = idx_score(iq, ik, iw).masked_fill(~mask, -1e30)
-    lp = torch.log_softmax(s, -1)
+    lp = torch.log_softmax(masked_score(iq, ik, iw, mask), -1)
     kl = (p * (torch.log(p.clamp_min(1e-09)) - lp)).masked_fill(~mask, 0).sum(-1)
     return (kl * valid).sum() / valid.sum().clamp_min(1)
 
@@ -189,7 +191,7 @@ def ce_loss(h, W, tgt, wt):
     return ((nll * wt).sum(), wt.sum(), ok.sum(), (wt >= 0.99).float().sum())
 
 
-def kd_loss(h, W, tlg, tgt, wt):
+def kd_loss(h, W, tlg, wt):
     """MTP to the main model's distribution."""
     lg = F.linear(h, W).float()
     lp = torch.log_softmax(lg, -1)
@@ -199,13 +201,8 @@ def kd_loss(h, W, tlg, tgt, wt):
     return ((kd * wt).sum(), wt.sum(), ok.sum(), (wt >= 0.99).float().sum())
 
 
-def thr_mask(iq, ik, iw, ok, topk):
-    s = idx_score(iq, ik, iw).masked_fill(~ok, -1e30)
-    return s
-
-
-c_pre, c_pd, c_pm, c_ip, c_ap, c_kl, c_ce, c_kd, c_th = map(
-    comp, (pre, post_dense, post_moe, idx_proj, attn_probs, kl_loss, ce_loss, kd_loss, thr_mask)
+c_pre, c_pd, c_pm, c_ip, c_ap, c_kl, c_ce, c_kd, c_ms = map(
+    comp, (pre, post_dense, post_moe, idx_proj, attn_probs, kl_loss, ce_loss, kd_loss, masked_score)
 )
 c_rms = comp(rms)
 c_flex = comp(lambda q, k, v, bm, scale: flex_attention(q, k, v, block_mask=bm, scale=scale)) if FLEX else None
@@ -262,11 +259,11 @@ class Model(nn.Module):
         super().__init__()
         self.c = c
         L, D, V = (c["num_hidden_layers"], c["hidden_size"], c["vocab_size"])
-        self.types = indexer_types(L)
+        types = indexer_types(L)
         self.emb = P(V, D, std=0.1)
         self.head = P(V, D, std=0.005)
         self.norm = nn.Parameter(torch.ones(D))
-        self.layers = nn.ModuleList([Block(c, i >= c["first_k_dense_replace"], self.types[i] == "full") for i in range(L)])
+        self.layers = nn.ModuleList([Block(c, i >= c["first_k_dense_replace"], types[i] == "full") for i in range(L)])
         self.mtp = Block(c, True, True)
         self.eh = P(D, 2 * D, std=(2 * D) ** (-0.5))
         self.enorm, self.hnorm, self.snorm = (nn.Parameter(torch.ones(D)) for _ in range(3))
@@ -332,7 +329,7 @@ class Model(nn.Module):
         out = torch.empty_like(M)
         K = self.c["index_topk"]
         for i in range(M.shape[0]):
-            sc = c_th(q[i : i + 1], k[i : i + 1], w[i : i + 1], M[i : i + 1], K)
+            sc = c_ms(q[i : i + 1], k[i : i + 1], w[i : i + 1], M[i : i + 1])
             out[i : i + 1] = (
                 torch.zeros_like(M[i : i + 1]).scatter_(-1, torch.topk(sc, min(K, sc.shape[-1]), -1, sorted=False).indices, True)
                 & M[i : i + 1]
@@ -345,8 +342,8 @@ class Model(nn.Module):
         M = (doc[:, :, None] == doc[:, None, :]) & (ar[:, None] >= ar[None])
         return (M, make_bm(M, doc_mod(doc)) if self.flex else None)
 
-    def forward(self, ids, doc, sparse=False, kl=None, need_x=False):
-        """-> post-norm hidden, counts, kl loss, aux (MTP reuse). kl = sampled query positions [B,S] or None"""
+    def forward(self, ids, doc, sparse=False, kl=None):
+        """-> post-norm hidden, counts, kl loss, masks (mtp_run takes them again). kl = sampled query positions [B,S] or None"""
         B, T = ids.shape
         M, bm = self.masks(doc)
         cs = self.cs(B, T)
@@ -355,8 +352,6 @@ class Model(nn.Module):
         klsum = x.new_zeros(())
         grp = None
         Mc, bmc = (M, bm)
-        hid = [x] if need_x else None
-        sels = []
 
         def flush():
             nonlocal klsum, grp
@@ -364,18 +359,16 @@ class Model(nn.Module):
                 klsum = klsum + c_kl(grp[0] / grp[1], *grp[2])
                 grp = None
 
-        for i, b in enumerate(self.layers):
+        for b in self.layers:
             q, k, v, xn, qr = self.a_pre(b, x, cs, B, T)
             if b.full and (sparse or kl is not None):
                 ix = self.index(b, xn, qr, cs, B, T)
                 if sparse:
                     Mc = self.select(ix, M)
                     bmc = make_bm(Mc, sel_mod(Mc), False) if self.flex else None
-                    if need_x:
-                        sels.append(Mc)
                 if kl is not None:
                     flush()
-                    grp = [0.0, 0, self.kl_args(ix, M, kl, doc)]
+                    grp = [0.0, 0, kl_args(ix, M, kl)]
             if kl is not None:
                 with torch.no_grad():
                     pr = c_ap(gather_q(q, kl), k, gather_m(M, kl), self.scale)
@@ -383,19 +376,10 @@ class Model(nn.Module):
                 grp[1] += 1
             att = attend(q, k, v, Mc, bmc, self.scale)
             x, ct = self.a_post(b, x, att)
-            if need_x:
-                hid.append(x)
             if ct is not None:
                 counts.append(ct)
         flush()
-        return (c_rms(x, self.norm, 1e-05).view(B, T, -1), counts, klsum, (M, bm, hid, sels))
-
-    def kl_args(self, ix, M, kl, doc):
-        iq, ik, iw = ix
-        B = iq.shape[0]
-        bi = torch.arange(B, device=kl.device)[:, None]
-        m = gather_m(M, kl)
-        return (iq[bi, kl], ik, iw[bi, kl], m, (m.sum(-1) > 2).float())
+        return (c_rms(x, self.norm, 1e-05).view(B, T, -1), counts, klsum, (M, bm))
 
     def mtp_run(self, h, ids, doc, M, bm, steps, sparse=False, kl=None):
         """h [B,T,D]: post-norm hidden of the main model at position j. Step k at position j sees emb(t[j+1]) and predicts t[j+2]."""
@@ -421,7 +405,7 @@ class Model(nn.Module):
                 if kl is not None:
                     with torch.no_grad():
                         pr = c_ap(gather_q(q, kl), k, gather_m(M, kl), self.scale)
-                    klsum = klsum + c_kl(pr, *self.kl_args(ix, M, kl, doc))
+                    klsum = klsum + c_kl(pr, *kl_args(ix, M, kl))
             K.append(k)
             V.append(v)
             if st == 0:
@@ -453,103 +437,72 @@ def gather_m(M, kl):
     return torch.gather(M, 1, kl[:, :, None].expand(-1, -1, M.shape[2]))
 
 
-def export_state(m):
-    """Tensors by the names of a Hugging Face checkpoint; bf16, router biases float32."""
-    c = m.c
-    E = c["n_routed_experts"]
-    o = {}
-    bf = lambda t: t.detach().to(torch.bfloat16).contiguous().cpu()
-    o["model.embed_tokens.weight"] = bf(m.emb)
-    o["lm_head.weight"] = bf(m.head)
-    o["model.norm.weight"] = bf(m.norm)
+def kl_args(ix, M, kl):
+    """What kl_loss needs at the sampled queries, but for the attention."""
+    iq, ik, iw = ix
+    bi = torch.arange(iq.shape[0], device=kl.device)[:, None]
+    m = gather_m(M, kl)
+    return (iq[bi, kl], ik, iw[bi, kl], m, (m.sum(-1) > 2).float())
+
+
+# Name in a checkpoint below self_attn, and the parameter of Block.
+ATTENTION = (
+    ("q_a_proj.weight", "q_a"),
+    ("q_a_layernorm.weight", "q_ln"),
+    ("q_b_proj.weight", "q_b"),
+    ("kv_a_proj_with_mqa.weight", "kv_a"),
+    ("kv_a_layernorm.weight", "kv_ln"),
+    ("kv_b_proj.weight", "kv_b"),
+    ("o_proj.weight", "o"),
+)
+INDEXER = (
+    ("indexer.wq_b.weight", "wq_b"),
+    ("indexer.wk.weight", "wk"),
+    ("indexer.k_norm.weight", "kn_w"),
+    ("indexer.k_norm.bias", "kn_b"),
+    ("indexer.weights_proj.weight", "wp"),
+)
+ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
+
+
+def checkpoint_tensors(m):
+    """Parameters, or parts of them, beside their names in a Hugging Face checkpoint."""
+    yield "model.embed_tokens.weight", m.emb
+    yield "lm_head.weight", m.head
+    yield "model.norm.weight", m.norm
     for i, b in enumerate(list(m.layers) + [m.mtp]):
         p = f"model.layers.{i}."
-        a = p + "self_attn."
-        o[p + "input_layernorm.weight"], o[p + "post_attention_layernorm.weight"] = (bf(b.ln1), bf(b.ln2))
-        for n, t in (
-            ("q_a_proj", b.q_a),
-            ("q_a_layernorm", b.q_ln),
-            ("q_b_proj", b.q_b),
-            ("kv_a_proj_with_mqa", b.kv_a),
-            ("kv_a_layernorm", b.kv_ln),
-            ("kv_b_proj", b.kv_b),
-            ("o_proj", b.o),
-        ):
-            o[a + n + ".weight"] = bf(t)
-        if b.full:
-            for n, t in (
-                ("wq_b.weight", b.wq_b),
-                ("wk.weight", b.wk),
-                ("k_norm.weight", b.kn_w),
-                ("k_norm.bias", b.kn_b),
-                ("weights_proj.weight", b.wp),
-            ):
-                o[a + "indexer." + n] = bf(t)
-        if b.moe:
-            o[p + "mlp.gate.weight"] = bf(b.gate)
-            o[p + "mlp.gate.e_score_correction_bias"] = b.bias.detach().float().cpu().clone()
-            for e in range(E + 1):
-                q = p + (f"mlp.experts.{e}." if e < E else "mlp.shared_experts.")
-                o[q + "gate_proj.weight"], o[q + "up_proj.weight"], o[q + "down_proj.weight"] = (
-                    bf(b.gu[2 * e]),
-                    bf(b.gu[2 * e + 1]),
-                    bf(b.dn[e]),
-                )
-        else:
-            o[p + "mlp.gate_proj.weight"], o[p + "mlp.up_proj.weight"], o[p + "mlp.down_proj.weight"] = (bf(b.gu[0]), bf(b.gu[1]), bf(b.dn))
-    p = f"model.layers.{c['num_hidden_layers']}."
-    o[p + "eh_proj.weight"] = bf(m.eh)
-    o[p + "enorm.weight"], o[p + "hnorm.weight"], o[p + "shared_head.norm.weight"] = (bf(m.enorm), bf(m.hnorm), bf(m.snorm))
-    return o
+        yield p + "input_layernorm.weight", b.ln1
+        yield p + "post_attention_layernorm.weight", b.ln2
+        for name, parameter in ATTENTION + (INDEXER if b.full else ()):
+            yield p + "self_attn." + name, getattr(b, parameter)
+        if not b.moe:
+            yield p + "mlp.gate_proj.weight", b.gu[0]
+            yield p + "mlp.up_proj.weight", b.gu[1]
+            yield p + "mlp.down_proj.weight", b.dn
+            continue
+        yield p + "mlp.gate.weight", b.gate
+        yield p + ROUTER_BIAS, b.bias
+        for e in range(len(b.dn)):
+            q = p + ("mlp.shared_experts." if e == len(b.gate) else f"mlp.experts.{e}.")
+            yield q + "gate_proj.weight", b.gu[2 * e]
+            yield q + "up_proj.weight", b.gu[2 * e + 1]
+            yield q + "down_proj.weight", b.dn[e]
+    p = f"model.layers.{len(m.layers)}."
+    yield p + "eh_proj.weight", m.eh
+    yield p + "enorm.weight", m.enorm
+    yield p + "hnorm.weight", m.hnorm
+    yield p + "shared_head.norm.weight", m.snorm
+
+
+def export_state(m):
+    """The checkpoint's tensors: bf16, router biases float32."""
+    dtype = lambda name: torch.float32 if name.endswith(ROUTER_BIAS) else torch.bfloat16
+    return {name: t.detach().to("cpu", dtype(name), copy=True).contiguous() for name, t in checkpoint_tensors(m)}
 
 
 @torch.no_grad()
 def import_state(m, o):
     """The other way."""
-    c = m.c
-    E = c["n_routed_experts"]
-    g = lambda n: o[n].float()
-    m.emb.copy_(g("model.embed_tokens.weight"))
-    m.head.copy_(g("lm_head.weight"))
-    m.norm.copy_(g("model.norm.weight"))
-    for i, b in enumerate(list(m.layers) + [m.mtp]):
-        p = f"model.layers.{i}."
-        a = p + "self_attn."
-        b.ln1.copy_(g(p + "input_layernorm.weight"))
-        b.ln2.copy_(g(p + "post_attention_layernorm.weight"))
-        for n, t in (
-            ("q_a_proj", b.q_a),
-            ("q_a_layernorm", b.q_ln),
-            ("q_b_proj", b.q_b),
-            ("kv_a_proj_with_mqa", b.kv_a),
-            ("kv_a_layernorm", b.kv_ln),
-            ("kv_b_proj", b.kv_b),
-            ("o_proj", b.o),
-        ):
-            t.copy_(g(a + n + ".weight"))
-        if b.full:
-            for n, t in (
-                ("wq_b.weight", b.wq_b),
-                ("wk.weight", b.wk),
-                ("k_norm.weight", b.kn_w),
-                ("k_norm.bias", b.kn_b),
-                ("weights_proj.weight", b.wp),
-            ):
-                t.copy_(g(a + "indexer." + n))
-        if b.moe:
-            b.gate.copy_(g(p + "mlp.gate.weight"))
-            b.bias.copy_(g(p + "mlp.gate.e_score_correction_bias"))
-            for e in range(E + 1):
-                q = p + (f"mlp.experts.{e}." if e < E else "mlp.shared_experts.")
-                b.gu[2 * e].copy_(g(q + "gate_proj.weight"))
-                b.gu[2 * e + 1].copy_(g(q + "up_proj.weight"))
-                b.dn[e].copy_(g(q + "down_proj.weight"))
-        else:
-            b.gu[0].copy_(g(p + "mlp.gate_proj.weight"))
-            b.gu[1].copy_(g(p + "mlp.up_proj.weight"))
-            b.dn.copy_(g(p + "mlp.down_proj.weight"))
-    p = f"model.layers.{c['num_hidden_layers']}."
-    m.eh.copy_(g(p + "eh_proj.weight"))
-    m.enorm.copy_(g(p + "enorm.weight"))
-    m.hnorm.copy_(g(p + "hnorm.weight"))
-    m.snorm.copy_(g(p + "shared_head.norm.weight"))
+    for name, t in checkpoint_tensors(m):
+        t.copy_(o[name].float())

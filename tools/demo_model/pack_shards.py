@@ -85,10 +85,10 @@ def main():
         # A small first shard lets training begin early.
         short_rows, long_rows = (SHORT_ROWS // 4, LONG_ROWS // 4) if number == 0 else (SHORT_ROWS, LONG_ROWS)
         while total(short) < short_rows * SHORT_TOKENS * 1.04 + 6000:
-            for document in encode(tokenizer, [documents.short_document(rng, 0) for _ in range(1500)]):
+            for document in encode(tokenizer, [documents.short_document(rng) for _ in range(1500)]):
                 (short if len(document[0]) <= SHORT_DOCUMENT_TOKENS else long).append(document)
         while total(long) < long_rows * LONG_TOKENS * 1.12 + 30_000:
-            made = encode(tokenizer, [documents.long_document(rng, 0) for _ in range(100)])
+            made = encode(tokenizer, [documents.long_document(rng) for _ in range(100)])
             long += [document for document in made if len(document[0]) <= LONG_TOKENS]
         rng.shuffle(short)
         rng.shuffle(long)

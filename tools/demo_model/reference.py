@@ -186,7 +186,7 @@ class Plain:
             sel = self.select(iq, ik, iw, ok) if ok.shape[-1] > self.c["index_topk"] else ok
         x = x + F.linear(self.attn(q, k, v, sel), W[p + "self_attn.o_proj.weight"])
         x = x + self.mlp(i, rms(x, W[p + "post_attention_layernorm.weight"], self.c["rms_norm_eps"]))
-        return (x, sel, (k, v))
+        return (x, sel)
 
     def run(self, ids, pos, cache=None, T=None, keep=None):
         x = self.W["model.embed_tokens.weight"][ids]
@@ -194,7 +194,7 @@ class Plain:
         ok = torch.arange(T, device=ids.device)[None, None] <= pos[..., None]
         sel = None
         for i in range(self.L):
-            x, sel, _ = self.layer(i, x, pos, cache, sel, ok)
+            x, sel = self.layer(i, x, pos, cache, sel, ok)
             if keep is not None:
                 keep.append((x, sel))
         return rms(x, self.W["model.norm.weight"], self.c["rms_norm_eps"])
@@ -217,7 +217,6 @@ class Plain:
             for j, i in enumerate(ix):
                 ids[j, : len(prompts[i])] = torch.tensor(prompts[i])
             ids = ids.to(self.dev)
-            cache = {}
             hl = []
             # Prefill in slices, so that the score tensors stay small.
             mb = max(1, int(8 * (1024 / max(Tp, 1024)) ** 2 * 8))
@@ -259,24 +258,22 @@ class Plain:
         return outs
 
     @torch.inference_mode()
-    def mtp_chain(self, ids, steps, want_logits=False, own=False, h=None):
+    def mtp_chain(self, ids, steps, own=False):
         """ids [B,T] real tokens; position j of step k: hidden of step k-1 at j-1 (step 0: main hidden at j), emb(ids[j+1]); predicts ids[j+2].
-        returns match-able argmax predictions per step [steps][B,T-1] (and logits)"""
+        returns match-able argmax predictions per step [steps][B,T-1]"""
         B, T = ids.shape
         W = self.W
         i = self.L
         p = f"model.layers.{i}."
         dev = ids.device
         pos = torch.arange(T, device=dev)[None].expand(B, -1)
-        if h is None:
-            h = self.run(ids, pos)
         n = T - 1
-        h = h[:, :n]
+        h = self.run(ids, pos)[:, :n]
         pos = pos[:, :n]
         e = rms(W["model.embed_tokens.weight"][ids[:, 1:]], W[p + "enorm.weight"], self.c["rms_norm_eps"])
         ar = torch.arange(n, device=dev)
         ok = (ar[None, :] <= ar[:, None])[None].expand(B, -1, -1)
-        K, V, IK, preds, lgs = ([], [], [], [], [])
+        K, V, IK, preds = ([], [], [], [])
         sel = None
         for st in range(steps):
             x = F.linear(torch.cat([e, rms(h, W[p + "hnorm.weight"], self.c["rms_norm_eps"])], -1), W[p + "eh_proj.weight"])
@@ -302,12 +299,9 @@ class Plain:
             x = x + F.linear(a, W[p + "self_attn.o_proj.weight"])
             x = x + self.mlp(i, rms(x, W[p + "post_attention_layernorm.weight"], self.c["rms_norm_eps"]))
             g = rms(x, W[p + "shared_head.norm.weight"], self.c["rms_norm_eps"])
-            lg = self.logits(g)
-            preds.append(lg.argmax(-1))
-            if want_logits:
-                lgs.append(lg)
+            preds.append(self.logits(g).argmax(-1))
             h = torch.cat([g[:, :1], g[:, :-1]], 1)
-        return (preds, lgs)
+        return preds
 
     def attn_rows(self, q, k, v, m):
         sc = torch.einsum("bshd,bthd->bhst", q, k) * q.shape[-1] ** (-0.5)

@@ -532,7 +532,7 @@ def invented_tool(rng):
             ps[p] = (parameter(STRING, f"The {p.replace('_', ' ')}", enum=e), lambda rng, e=e: rng.choice(e))
     f = rng.choice([0, 1, 2])
 
-    def phr(rng):
+    def phrase():
         if f == 0:
             return f"{v.capitalize()} the {n} with " + " and ".join((f"{p.replace('_', ' ')} {{{p}}}" for p in pn)) + "."
         if f == 1:
@@ -544,7 +544,7 @@ def invented_tool(rng):
         f"{v.capitalize()} the {n}",
         ps,
         pn,
-        [phr(rng)],
+        [phrase()],
         lambda rng: rng.choice(
             [
                 dict(status="ok"),
@@ -572,16 +572,14 @@ def shown(v):
 
 def make_call(rng, t):
     """A request in words, and the arguments that it holds."""
-    name, desc, ps, req, phr, res, fin = t
-    p = rng.choice(phr)
+    _, _, ps, _, phrases, _, _ = t
+    txt = rng.choice(phrases)
     args = {}
-    txt = p
 
     def opt(m):
         return m.group(1) if rng.random() < 0.5 else ""
 
     txt = re.sub("\\[([^\\]]*)\\]", opt, txt)
-    vals = {}
     for k in ps:
         if "{" + k + "}" in txt:
             if ps[k][1] is None:
@@ -592,12 +590,11 @@ def make_call(rng, t):
                 v = ps[k][1](rng)
                 sv = shown(v)
             args[k] = v
-            vals[k] = v
             txt = txt.replace("{" + k + "}", sv)
     return (txt, args)
 
 
-def final_text(rng, t, args, res):
+def final_text(t, args, res):
     """What the assistant says once it has a call's result."""
     if t[6] is None:
         if res.get("status") == "failed":
@@ -641,7 +638,7 @@ def tool_document(rng, held_out=False, mode=None, think=None):
             q, args = make_call(rng, t)
             calls = [dict(name=t[0], arguments=args)]
             resp = [t[5](rng)]
-            fin = final_text(rng, t, args, resp[0])
+            fin = final_text(t, args, resp[0])
             if m == "two":
                 t2 = t if rng.random() < 0.5 else rng.choice(pool)
                 q2, a2 = make_call(rng, t2)
@@ -651,7 +648,7 @@ def tool_document(rng, held_out=False, mode=None, think=None):
                     q = q + rng.choice([" Also: ", " And ", " Then: "]) + q2
                     calls.append(dict(name=t2[0], arguments=a2))
                     resp.append(t2[5](rng))
-                    fin += " " + final_text(rng, t2, a2, resp[1])
+                    fin += " " + final_text(t2, a2, resp[1])
             key += json.dumps(calls)
             rs = f"The user needs {t[0]}." if len(calls) == 1 else f"The user needs two calls: {calls[0]['name']} and {calls[1]['name']}."
             ms += [user(q), assistant("", R(rs), calls)]

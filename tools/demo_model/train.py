@@ -198,11 +198,11 @@ class Trainer:
             with torch.autocast(self.device, torch.bfloat16):
                 next_ids, next_weights = targets(ids, doc, weights, 1)
                 if stage.mtp_alone:
-                    hidden, layer_counts, _, (mask, blocks, _, _) = model(ids, doc, sparse=sparse)
+                    hidden, layer_counts, _, (mask, blocks) = model(ids, doc, sparse=sparse)
                     hidden, loss = hidden.detach(), 0.0
                     main_logits = F.linear(hidden, model.head.detach())
                 else:
-                    hidden, layer_counts, indexer_loss, (mask, blocks, _, _) = model(ids, doc, sparse=sparse, kl=queries)
+                    hidden, layer_counts, indexer_loss, (mask, blocks) = model(ids, doc, sparse=sparse, kl=queries)
                     total, weight, right, asked = network.c_ce(hidden.flatten(0, 1), model.head, next_ids.flatten(), next_weights.flatten())
                     loss = total / weight_1
                     watch("ce" + source, total.detach() / weight)
@@ -215,13 +215,13 @@ class Trainer:
                 after_ids, after_weights = targets(ids, doc, weights, 2)
                 place = positions(doc)
                 for k, out in enumerate(outs):
-                    wanted = (after_ids.flatten(), (after_weights * (place >= k)).flatten())
+                    draft_weights = (after_weights * (place >= k)).flatten()
                     if stage.mtp_alone:
                         teacher = torch.roll(main_logits, -1, 1).flatten(0, 1)
-                        total, weight, right, asked = network.c_kd(out.flatten(0, 1), model.head.detach(), teacher, *wanted)
+                        total, weight, right, asked = network.c_kd(out.flatten(0, 1), model.head.detach(), teacher, draft_weights)
                         loss = loss + total / weight_2 * 0.9**k
                     else:
-                        total, weight, right, asked = network.c_ce(out.flatten(0, 1), model.head, *wanted)
+                        total, weight, right, asked = network.c_ce(out.flatten(0, 1), model.head, after_ids.flatten(), draft_weights)
                         loss = loss + total / weight_2 * (0.3 if k == 0 else 0.1)
                     watch(f"mtp{k}{source}", right / asked.clamp_min(1))
                 if queries is not None:

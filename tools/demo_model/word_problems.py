@@ -68,19 +68,6 @@ def objects(rng, k):
     return rng.sample(OBJECTS, k)
 
 
-def counted(n, w):
-    """The noun for that count."""
-    if n != 1:
-        return w
-    if w.endswith("ies") and w not in ("cookies", "pies", "brownies"):
-        return w[:-3] + "y"
-    if w.endswith("ches") or w.endswith("oes") or w.endswith("xes"):
-        return w[:-2] if w != "shoes" else "shoe"
-    if w.endswith("ves"):
-        return w[:-3] + "f"
-    return w[:-1] if w.endswith("s") else w
-
-
 def number(rng, lo=2, hi=100):
     """In [lo, hi], skewed to small ones."""
     if rng.random() < 0.35:
@@ -621,12 +608,10 @@ def f_three(rng, n):
     w = "meters" if "meters" in t else o
     st = [("The first two make", f"{x} + {y} = {x + y}", w), ("All three make", f"{x + y} + {z} = {x + y + z}", w)]
     s = x + y + z
-    if n >= 3:
-        ds = [k for k in (3,) if s % k == 0]
-        if ds and rng.random() < 0.5:
-            t = t[: t.rfind("How many")] + "What is the average of the three numbers?"
-            st.append(("The average is", f"{s} / 3 = {s // 3}", w))
-            return (t, st, s // 3, [x, y, z], w)
+    if n >= 3 and s % 3 == 0 and rng.random() < 0.5:
+        t = t[: t.rfind("How many")] + "What is the average of the three numbers?"
+        st.append(("The average is", f"{s} / 3 = {s // 3}", w))
+        return (t, st, s // 3, [x, y, z], w)
     return (t, st, s, [x, y, z], w)
 
 
@@ -787,7 +772,7 @@ def word_problem(rng, held_out, nsteps=None):
         return dict(q=q, steps=steps, ans=ans, unit=unit, n=len(steps), fam=f.__name__)
 
 
-def worked_steps(rng, w, style):
+def worked_steps(w, style):
     """The steps as text: equations alone ("eq") or sentences."""
     if style == "eq":
         return "\n".join((e for _, e, _ in w["steps"]))

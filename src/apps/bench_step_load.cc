@@ -1,4 +1,6 @@
-#include "apps/bench_shard_load.h"
+#include "apps/bench_step_load.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -6,12 +8,15 @@
 #include "gpu/cpu.h"
 #include "kernels/device/device_kernels.h"
 #include "kernels/fill_random.kernel.h"
+#include "kernels/observed.h"
 #include "kernels/ops.h"
 
 namespace ingot::apps {
 namespace {
 
-int64_t pages_of(int64_t positions) { return (positions + ShardCache::kPageSize - 1) / ShardCache::kPageSize; }
+constexpr int64_t kScratchBytes = int64_t{8} << 30;  // of a GPU: experts' rows of a long prefill, scores, logits
+
+int64_t pages_of(int64_t positions) { return (positions + BenchCache::kPageSize - 1) / BenchCache::kPageSize; }
 
 // Memory where the kernels work.
 struct Scratch {
@@ -34,7 +39,28 @@ struct Scratch {
 
 }  // namespace
 
-Result<ShardCache> ShardCache::make(const spec::ModelConfig& config, tensor::LatentFormat format, const std::vector<StepShape>& shapes,
+gpu::OpHints StepShape::hints(double distinct_experts) const {
+  gpu::OpHints hints;
+  hints.distinct_experts = distinct_experts;
+  hints.positions = static_cast<double>(context) - static_cast<double>(rows_each - 1) / 2;
+  hints.rows_per_sequence = static_cast<double>(rows_each);
+  return hints;
+}
+
+Result<tensor::WeightFormat> weight_format_of(const std::string& name) {
+  if (name == "mxfp4") return tensor::WeightFormat::mxfp4;
+  if (name == "fp8") return tensor::WeightFormat::fp8_block;
+  if (name == "bf16") return tensor::WeightFormat::bf16;
+  return fail_hint("use mxfp4, fp8 or bf16", "weights of format {} are unknown", name);
+}
+
+Result<int64_t> BenchCache::affordable_bytes(gpu::Accelerator* device) {
+  if (device == nullptr) return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4;
+  INGOT_ASSIGN(const gpu::MemoryInfo memory, device->driver().memory());
+  return memory.free_bytes - std::min(kScratchBytes, memory.free_bytes / 2);
+}
+
+Result<BenchCache> BenchCache::make(const spec::ModelConfig& config, tensor::LatentFormat format, const std::vector<StepShape>& shapes,
                                     int64_t max_bytes, std::shared_ptr<gpu::Accelerator> device, ThreadPool& pool) {
   int64_t longest = 1, most = 1;
   for (const StepShape& shape : shapes) {
@@ -51,7 +77,7 @@ Result<ShardCache> ShardCache::make(const spec::ModelConfig& config, tensor::Lat
   const int64_t common = shared ? std::max(longest, affordable - most * own) : 0;
   auto cache = model::KvCache::create(config, {.format = format, .num_pages = common + most * own, .page_size = kPageSize}, device);
   if (!cache) return forward_error(std::move(cache).error());
-  ShardCache made(std::move(*cache));
+  BenchCache made(std::move(*cache));
   made.shared_ = shared;
   made.own_pages_ = own;
   made.common_pages_ = common;
@@ -59,9 +85,9 @@ Result<ShardCache> ShardCache::make(const spec::ModelConfig& config, tensor::Lat
   return made;
 }
 
-int64_t ShardCache::bytes() const { return cache_.options().num_pages * cache_.page_bytes(); }
+int64_t BenchCache::bytes() const { return cache_.options().num_pages * cache_.page_bytes(); }
 
-std::vector<int32_t> ShardCache::page_table(int64_t sequences, int64_t context) const {
+std::vector<int32_t> BenchCache::page_table(int64_t sequences, int64_t context) const {
   const int64_t each = pages_of(context), own = std::min(own_pages_, each);
   std::vector<int32_t> table;
   for (int64_t s = 0; s < sequences; ++s) {
@@ -74,7 +100,7 @@ std::vector<int32_t> ShardCache::page_table(int64_t sequences, int64_t context) 
 }
 
 // Through the operations that store keys in a step, so that every cache format gets rows that it would have.
-Result<> ShardCache::fill(const spec::ModelConfig& config, const std::shared_ptr<gpu::Accelerator>& device, ThreadPool& pool) {
+Result<> BenchCache::fill(const spec::ModelConfig& config, const std::shared_ptr<gpu::Accelerator>& device, ThreadPool& pool) {
   constexpr int64_t kRows = 4096;  // at once
   const tensor::LatentFormat format = cache_.options().format;
   const int64_t width = std::max(config.latent_dim(), config.index_head_dim), total = cache_.options().num_pages * kPageSize;
@@ -116,37 +142,75 @@ Result<> ShardCache::fill(const spec::ModelConfig& config, const std::shared_ptr
   return device ? device->finish() : Result<>();
 }
 
-ShardSteps::ShardSteps(model::Glm& glm, ShardCache& cache, const StepShape& shape, int64_t vocab, uint64_t seed)
+BenchSteps::BenchSteps(model::Glm& glm, BenchCache& cache, const StepShape& shape, int64_t vocab, uint64_t seed)
     : glm_(glm), cache_(cache), shape_(shape), vocab_(vocab), rng_(seed) {
   pages_ = cache.page_table(shape.sequences, shape.context);
   const int64_t each = pages_of(shape.context);
   for (int64_t s = 0; s < shape.sequences; ++s) {
     for (int64_t r = 0; r < shape.rows_each; ++r) {
       const int64_t position = shape.context - shape.rows_each + r;
-      const int32_t page = pages_[static_cast<size_t>(s * each + position / ShardCache::kPageSize)];
-      if (shape.all_logits || r + 1 == shape.rows_each) logit_rows_.push_back(static_cast<int32_t>(positions_.size()));
+      const int32_t page = pages_[static_cast<size_t>(s * each + position / BenchCache::kPageSize)];
+      if (shape.gives != StepGives::nothing && (shape.all_logits || r + 1 == shape.rows_each))
+        logit_rows_.push_back(static_cast<int32_t>(positions_.size()));
       positions_.push_back(static_cast<int32_t>(position));
-      slots_.push_back(static_cast<int32_t>(page * ShardCache::kPageSize + position % ShardCache::kPageSize));
+      slots_.push_back(static_cast<int32_t>(page * BenchCache::kPageSize + position % BenchCache::kPageSize));
       sequence_.push_back(static_cast<int32_t>(s));
     }
   }
   const auto width = static_cast<size_t>(glm.config().hidden_size);
   tokens_.resize(positions_.size());
-  logits_.resize(logit_rows_.size() * static_cast<size_t>(glm.config().vocab_size));
-  hidden_.resize(positions_.size() * width);
+  if (shape.gives == StepGives::tokens && glm.device() != nullptr) {
+    kernels::DrawRow greedy;
+    greedy.kind = kernels::DrawKind::greedy;
+    draws_.assign(logit_rows_.size(), greedy);
+    drawn_.resize(logit_rows_.size());
+  } else {
+    logits_.resize(logit_rows_.size() * static_cast<size_t>(glm.config().vocab_size));
+  }
+  if (shape.gives == StepGives::hidden) hidden_.resize(positions_.size() * width);
   if (!shape.mtp) return;
   drafted_.resize(logit_rows_.size() * width);
   for (float& h : hidden_) h = rng_.uniform_float(-1.7f, 1.7f);
 }
 
-Result<> ShardSteps::run(gpu::Stream& stream) {
+Result<> BenchSteps::run(gpu::Stream& stream) {
   for (int32_t& token : tokens_) token = static_cast<int32_t>(rng_.below(static_cast<uint64_t>(vocab_)));
   const model::ForwardBatch batch{tokens_, positions_, slots_, sequence_, pages_, pages_of(shape_.context), logit_rows_};
-  if (!shape_.mtp) return glm_.forward(stream, batch, cache_.cache(), {logits_, hidden_});
+  if (!draws_.empty()) {
+    model::QueuedStep step;
+    step.batch = batch;
+    step.draw.rows = draws_;
+    step.draw.results = drawn_;
+    INGOT_TRY(glm_.queue(stream, step, cache_.cache()));
+    return glm_.finish();
+  }
+  if (!shape_.mtp) {
+    INGOT_TRY(glm_.forward(stream, batch, cache_.cache(), {logits_, hidden_}));
+    return shape_.gives == StepGives::tokens ? draw(stream) : Result<>();
+  }
   model::MtpBatch mtp;
   mtp.rows = batch;
   mtp.hidden = hidden_;
   return glm_.forward_mtp(stream, mtp, cache_.cache(), {logits_, drafted_, {}});
+}
+
+// By the host, which has the logits.
+Result<> BenchSteps::draw(gpu::Stream& stream) {
+  const auto width = static_cast<size_t>(glm_.config().vocab_size);
+  sched::SamplingParams greedy;
+  greedy.temperature = 0;
+  kernels::SampleRowsParams cost{};
+  cost.num_rows = logit_rows();
+  cost.vocab_size = glm_.config().vocab_size;
+  Result<> done;
+  stream.role = {};
+  kernels::observed(stream, "sample", "host", cost, [&] {
+    for (size_t row = 0; row < logit_rows_.size() && done; ++row) {
+      auto drawn = sampler_.sample(std::span<const float>(logits_).subspan(row * width, width), greedy, 0);
+      if (!drawn) done = forward_error(std::move(drawn).error());
+    }
+  });
+  return done;
 }
 
 }  // namespace ingot::apps
