@@ -32,7 +32,7 @@ Json for_agent(const std::string& prompt, const Json& messages) {
 Json for_user(const std::string& prompt, const Json& messages) {
   Json seen = Json::array({message("system", prompt)});
   for (const Json& m : messages) {
-    const bool is_users_call = is_of_users_tools(m), has_words = m["role"] != "tool" && !tau2_text(m, "content").empty();
+    const bool is_users_call = is_of_users_tools(m), has_words = m["role"] != "tool" && !text_of(m, "content").empty();
     if (!is_users_call && !has_words) continue;
     Json& one = seen.emplace_back(m);
     one.erase("requestor");
@@ -74,8 +74,7 @@ Result<std::unique_ptr<Tau2World>> begin(const Tau2Data& data, const Json& task)
 Result<bool> is_gold(const Tau2Data& data, const Json& task, const Tau2World& world) {
   INGOT_ASSIGN(const auto gold, begin(data, task));
   for (const Json& action : task["evaluation_criteria"]["actions"])
-    gold->call(tau2_text(action, "requestor") == "user" ? Tau2Side::kUser : Tau2Side::kAgent, tau2_text(action, "name"),
-               action["arguments"]);
+    gold->call(text_of(action, "requestor") == "user" ? Tau2Side::kUser : Tau2Side::kAgent, text_of(action, "name"), action["arguments"]);
   return gold->hash(Tau2Side::kAgent) == world.hash(Tau2Side::kAgent) && gold->hash(Tau2Side::kUser) == world.hash(Tau2Side::kUser);
 }
 
@@ -110,14 +109,14 @@ bool tau2_communicated(const Json& info, const Json& messages) {
   return std::all_of(info.begin(), info.end(), [&](const Json& text) {
     const std::string wanted = text::jinja::to_lower(text.get<std::string>());
     return std::any_of(messages.begin(), messages.end(), [&](const Json& m) {
-      return m["role"] == "assistant" && without_commas(tau2_text(m, "content")).find(wanted) != std::string::npos;
+      return m["role"] == "assistant" && without_commas(text_of(m, "content")).find(wanted) != std::string::npos;
     });
   });
 }
 
 bool tau2_acted(const Json& actions, const std::vector<ToolCall>& calls) {
   const auto is_made = [](const Json& action, const ToolCall& call) {
-    if (call.name != tau2_text(action, "name") || !call.arguments.is_object()) return false;
+    if (call.name != text_of(action, "name") || !call.arguments.is_object()) return false;
     // All that the call has, where the action does not say which.
     const bool says_which = action.contains("compare_args") && action["compare_args"].is_array();
     ToolCall made{call.name, Json::object()}, wanted = made;
@@ -184,10 +183,10 @@ Result<Tau2Outcome> converse(const Tau2Data& data, const Json& task, const Tau2L
 
 Tau2Chat scripted_user(const Json& task) {
   const Json& given = task["user_scenario"]["instructions"];
-  const std::string opening = tau2_trimmed(tau2_text(given, "reason_for_call") + " " + tau2_text(given, "known_info"));
+  const std::string opening = tau2_trimmed(text_of(given, "reason_for_call") + " " + text_of(given, "known_info"));
   std::vector<ToolCall> actions;
   for (const Json& action : task["evaluation_criteria"]["actions"])
-    if (tau2_text(action, "requestor") == "user") actions.push_back({tau2_text(action, "name"), action["arguments"]});
+    if (text_of(action, "requestor") == "user") actions.push_back({text_of(action, "name"), action["arguments"]});
   const int last_turn = kScriptedTurns + static_cast<int>(actions.size());
   return [opening, actions, last_turn, turns = 0, acted = size_t{0}](const Json& seen) mutable -> Result<Answer> {
     Answer answer;
@@ -199,7 +198,7 @@ Tau2Chat scripted_user(const Json& task) {
     }
     answer.content = turns == 0           ? opening
                      : turns >= last_turn ? std::string(kUserEnds[0])
-                     : has_acted          ? "I have done that. It shows: " + tau2_text(seen.back(), "content")
+                     : has_acted          ? "I have done that. It shows: " + text_of(seen.back(), "content")
                                           : "Yes, please go ahead.";
     ++turns;
     return answer;

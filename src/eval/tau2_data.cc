@@ -8,6 +8,7 @@
 #include "base/file_map.h"
 #include "eval/airline.h"
 #include "eval/retail.h"
+#include "eval/task.h"
 #include "eval/telecom.h"
 
 namespace ingot::eval {
@@ -71,7 +72,7 @@ constexpr Domain kDomains[] = {{"retail", read_retail, read_policy, false, "reta
 
 // What `converse` takes for granted. Errors name the task.
 Result<> check_task(const Json& task, const std::string& file) {
-  const std::string id = tau2_text(task, "id");
+  const std::string id = text_of(task, "id");
   const auto has = [&](const char* part, const char* member) {
     return task.contains(part) && task[part].is_object() && task[part].contains(member);
   };
@@ -101,11 +102,11 @@ std::string scenario_of(const Json& task) {
   const Json& scenario = task["user_scenario"];
   const Json& given = scenario["instructions"];
   std::string instructions =
-      fmt::format("Domain: {}\nReason for call:\n{}", tau2_text(given, "domain"), indented(tau2_text(given, "reason_for_call")));
+      fmt::format("Domain: {}\nReason for call:\n{}", text_of(given, "domain"), indented(text_of(given, "reason_for_call")));
   for (const auto& [name, title] : {std::pair("known_info", "Known info"), std::pair("unknown_info", "Unknown info")})
-    if (given.contains(name) && given[name].is_string()) instructions += fmt::format("\n{}:\n{}", title, indented(tau2_text(given, name)));
-  instructions += "\nTask instructions:\n" + indented(tau2_text(given, "task_instructions"));
-  const std::string persona = tau2_text(scenario, "persona");
+    if (given.contains(name) && given[name].is_string()) instructions += fmt::format("\n{}:\n{}", title, indented(text_of(given, name)));
+  instructions += "\nTask instructions:\n" + indented(text_of(given, "task_instructions"));
+  const std::string persona = text_of(scenario, "persona");
   return (persona.empty() ? "" : "Persona:\n" + indented(persona) + "\n") + "Instructions:\n" + indented(instructions);
 }
 
@@ -114,10 +115,6 @@ std::string scenario_of(const Json& task) {
 std::string tau2_trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin == std::string::npos ? std::string() : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
-std::string tau2_text(const Json& object, const char* name) {
-  return object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : std::string();
 }
 
 bool tau2_counts(const Json& task, const char* part) {
@@ -155,7 +152,7 @@ Result<Tau2Data> read_tau2(const std::filesystem::path& data, const std::string&
     if (id.is_string()) wanted.insert(id.get<std::string>());
   INGOT_ASSIGN(const Json tasks, read_json_or(folder / "tasks.json", "tasks_base_regenerated.json"));
   for (const Json& task : tasks) {
-    if (!wanted.contains(tau2_text(task, "id"))) continue;
+    if (!wanted.contains(text_of(task, "id"))) continue;
     INGOT_TRY(check_task(task, (folder / "tasks.json").string()));
     read.tasks.push_back(task);
   }

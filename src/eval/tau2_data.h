@@ -30,8 +30,6 @@ Result<Tau2Data> read_tau2(const std::filesystem::path& data, const std::string&
 std::string tau2_agent_prompt(const Tau2Data& data);
 std::string tau2_user_prompt(const Tau2Data& data, const Json& task);
 
-// A member of a task; empty where it is no text.
-std::string tau2_text(const Json& object, const char* name);
 // Whether the task's reward counts this part: "DB", "COMMUNICATE", "ENV_ASSERTION", "ACTION", "NL_ASSERTION".
 bool tau2_counts(const Json& task, const char* part);
 // White space off both ends.
