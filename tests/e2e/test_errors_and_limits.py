@@ -115,14 +115,19 @@ def test_a_client_that_hangs_up_frees_the_engine(server, http, stream):
     def aborted():
         return total(scrape(server), "vllm:request_success_total", finished_reason="abort")
 
+    def drawn():
+        return total(scrape(server), "vllm:generation_tokens_total")
+
     eventually(server.idle)
     before = aborted()
     body = json.dumps({"model": NAME, "prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": stream}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         eventually(lambda: http.get("/health").json()["running"] == 1, what=lambda: "the request never ran")
+        drawn_before = drawn()
     eventually(lambda: aborted() == before + 1, what=lambda: "the abandoned request still runs")
     eventually(server.idle)
+    assert drawn() - drawn_before < 1000, "the server was late to see that the client had gone"
 
 
 def test_two_hundred_short_requests_at_once_all_end(server):

@@ -38,7 +38,7 @@ def profile(server, endpoint, hub, *flags):
                "--isl", INPUT, "--isl-stddev", 0, "--osl", OUTPUT, "--osl-stddev", 0, "--extra-inputs", "ignore_eos:true", "--use-server-token-count",
                "--request-count", REQUESTS, "--concurrency", CONCURRENCY, "--random-seed", 1, "--export-level", "raw", "--ui", "none",
                "--artifact-dir", out, *flags]
-    # It is a dozen processes that import the same modules: their byte code is kept, also where Python is told not to.
+    # It is several processes that import the same modules: their byte code is kept, also where Python is told not to.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(hub), "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run([*map(str, command)], env=environment, cwd=hub, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stdout[-4000:]} {done.stderr[-2000:]}"
