@@ -101,6 +101,9 @@ BODIES = [
     ("a prompt of 10 MB", text(prompt="word " * 2_000_000), 400, "prompt"),
     ("a message of 10 MB", chat(messages=[{"role": "user", "content": "word " * 2_000_000}]), 400, "messages"),
     ("a key of 1 MB", (TEXT, json.dumps({**BASE[TEXT], "k" * 1_000_000: 1})), 400, None),
+    # Each key was once compared with all before it: these would take ten minutes, not the connection's one.
+    ("metadata of 300,000 keys", chat(metadata=dict.fromkeys(map(str, range(300_000)), "x")), 200, None),
+    ("300,000 fields that nobody knows", text(**dict.fromkeys(map("f{}".format, range(300_000)), 1)), 400, "f0"),
     ("a field that nobody knows", text(frobnicate=True), 400, "frobnicate"),
     ("stream_options without a stream", text(stream_options={"include_usage": True}), 400, "stream_options"),
 ]
